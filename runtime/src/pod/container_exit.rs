@@ -17,9 +17,9 @@ use super::{
     event_log::did,
     events::{EventKind, Events},
     hooks::Hooks,
+    op::Op,
     processes::{CGROUP_GONE, Processes},
     record::{ContainerPhase, Exit, Mark},
-    request::ContainerWork,
     side_effects::Others,
     state::{Container, Eviction, Pod},
 };
@@ -39,7 +39,7 @@ pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
     let (pod, id) = (Arc::clone(pod), container.id.clone());
     tokio::spawn(async move {
         let ending = monitor.wait().await;
-        if let Err(error) = pod.ask_container(&id, ContainerWork::Exited(ending)).await {
+        if let Err(error) = pod.ask_container(&id, Op::Exited(ending)).await {
             tracing::warn!(pod = %pod.id, container = %id, %error, "the exit could not be handled");
         }
     });

@@ -15,8 +15,9 @@ use super::{
     hooks::{Adjusted, Hooks},
     image_volumes::{self, ImageMounts},
     message::Describe,
+    op::{CreateContainerRequest, Op},
     record::{ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Mark},
-    request::CreateContainerRequest,
+    registry::{Registry, new_id},
     selinux, setters,
     spec::{SpecStore, Specs},
     state::{Container, LOOKUP, Pod},
@@ -35,6 +36,22 @@ use crate::{
 const APPLY: &str = "apply the plugins' adjustment";
 /// A localhost profile longer than this is none (a moby-size profile has 15 kB).
 const PROFILE_MAX: u64 = 4 << 20;
+
+/// Puts the checked request into the pod's queue.
+///
+/// # Errors
+/// Invalid, naming the field, or the step's own.
+pub async fn create_container(
+    pods: &Registry,
+    request: cri::CreateContainerRequest,
+) -> Result<String> {
+    let pod = pods.pod(&request.pod_sandbox_id)?;
+    let config = request
+        .config
+        .ok_or_else(|| Error::invalid("CreateContainer: config is missing"))?;
+    let wanted = CreateContainerRequest::check(config, request.sandbox_config, new_id()?)?;
+    pod.ask(Op::Create(Arc::new(wanted))).await
+}
 
 pub struct CreateContainer {
     pub records: Store<ContainerRecord>,
@@ -73,9 +90,9 @@ impl CreateContainer {
         &self,
         pod: &Pod,
         container: &Arc<Container>,
-        request: CreateContainerRequest,
+        request: &CreateContainerRequest,
     ) -> Result<()> {
-        match self.create(pod, container, &request).await {
+        match self.create(pod, container, request).await {
             Ok(()) => {
                 self.hooks.post_create_container(pod, container).await;
                 Ok(())
@@ -346,6 +363,7 @@ impl CreateContainer {
                 tracing::error!(container = %container.id, step, %error, "undo of a failed CreateContainer");
             }
         }
+        pod.forget(&container.id);
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `state.rs` `request.rs` | a pod, a container: plain state and a queue; what may be put into the queue |
+//! | `state.rs` `op.rs` | a pod, a container: plain state and a queue; the operations that go through the queue |
 //! | `steps.rs` `<rpc>.rs` | all steps of a pod that is there; what a CRI call does, named as in `cri/runtime/` |
 //! | `container_exit.rs` | what nobody calls for: a process has ended |
 //! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |
@@ -43,6 +43,7 @@ pub mod hooks;
 mod image_volumes;
 pub mod machine;
 pub mod message;
+pub mod op;
 pub mod pause;
 pub mod plugins;
 pub mod processes;
@@ -54,7 +55,6 @@ pub mod registry;
 pub mod remove_by_id;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
-pub mod request;
 mod required;
 pub mod resources;
 mod run_phase;

@@ -25,13 +25,13 @@ use super::{
     held::AllHeld,
     hooks::Hooks,
     message::Describe,
+    op::{Op, Request},
     pause::is_exposed,
     plugins::Plugins,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase, PodRecord},
     recover_container::{log_failure, recover_container},
     registry::Registry,
     remove_by_id::RemoveById,
-    request::Message,
     required,
     run_pod_sandbox::RunPodSandbox,
     spec::SpecStore,
@@ -172,7 +172,7 @@ impl Recovery {
     /// Hangs containers below their pods; those without one are returned.
     fn adopt(
         &self,
-        pods: &[(Arc<Pod>, mpsc::Receiver<Message>)],
+        pods: &[(Arc<Pod>, mpsc::Receiver<Request>)],
         containers: Vec<ContainerRecord>,
     ) -> Vec<ContainerRecord> {
         let mut orphans = Vec::new();
@@ -201,7 +201,7 @@ impl Recovery {
         }
     }
 
-    async fn pod(self: Arc<Self>, pod: Arc<Pod>, queue: mpsc::Receiver<Message>) {
+    async fn pod(self: Arc<Self>, pod: Arc<Pod>, queue: mpsc::Receiver<Request>) {
         let record = pod.cell.get();
         let rebooted = record.boot_id != self.steps.container_exit.processes.boot_id;
         if record.phase == PodPhase::Creating {
@@ -217,7 +217,7 @@ impl Recovery {
                         record.hooks.remove = Mark::Done;
                     })
                     .await;
-                log_failure(&pod, "record the failed undo", failed.map(drop));
+                log_failure(&pod, "record the failed undo", failed);
             } else {
                 self.registry.forget(&pod.cell.get());
                 return;
@@ -245,10 +245,10 @@ impl Recovery {
         }
         let hooks = pod.cell.get().hooks.clone();
         if hooks.remove == Mark::Begun {
-            let removed = pod.ask(Message::RemovePod).await;
+            let removed = pod.ask(Op::RemovePod).await;
             log_failure(&pod, "resume its removal", removed);
         } else if hooks.stop == Mark::Begun {
-            log_failure(&pod, "resume its stop", pod.ask(Message::StopPod).await);
+            log_failure(&pod, "resume its stop", pod.ask(Op::StopPod).await);
         }
     }
 

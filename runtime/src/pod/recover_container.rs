@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     container_exit::watch,
     error::Result,
+    op::Op,
     record::{ContainerPhase, Mark},
-    request::ContainerWork,
     state::{Container, Pod},
     steps::Steps,
 };
@@ -33,7 +33,6 @@ pub(super) async fn recover_container(
     match container.cell.get().phase {
         ContainerPhase::Creating => {
             steps.create_container.undo(pod, container).await;
-            pod.forget(&container.id);
             return Ok(());
         }
         ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
@@ -49,8 +48,7 @@ pub(super) async fn recover_container(
         }
     }
     if container.cell.get().hooks.remove == Mark::Begun {
-        pod.ask_container(&container.id, ContainerWork::Remove)
-            .await?;
+        pod.ask_container(&container.id, Op::Remove).await?;
     }
     Ok(())
 }
@@ -140,15 +138,15 @@ fn look_again(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>) {
 }
 
 async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
-    pod.ask_container(&container.id, ContainerWork::Exited(ending))
-        .await
+    let exited = Op::Exited(ending);
+    pod.ask_container(&container.id, exited).await.map(drop)
 }
 
 /// A step that failed: recovery goes on.
-pub(super) fn log_failure<E: std::fmt::Display>(
+pub(super) fn log_failure<T, E: std::fmt::Display>(
     pod: &Pod,
     step: &str,
-    result: std::result::Result<(), E>,
+    result: std::result::Result<T, E>,
 ) {
     if let Err(error) = result {
         tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");

@@ -7,10 +7,10 @@ use super::{
     dirs::remove_large_dir,
     error::{AtStep as _, Error, Kind, Result},
     held::{HeldContainer, HeldPod},
+    op::Op,
     processes::Processes,
     record::{ContainerRecord, PodRecord},
     registry::Registry,
-    request::{ContainerWork, Message},
     sandbox::Sandboxes,
     skips::Skips,
     spec::SpecStore,
@@ -54,8 +54,7 @@ impl RemoveById {
                         self.held_container(&container, &pod.skips).await?;
                     }
                 }
-                pod.ask(Message::RemovePod).await?;
-                Ok((pod.id.clone(), pod.skips.take()))
+                Ok((pod.ask(Op::RemovePod).await?, pod.skips.take()))
             }
             Err(error) if error.kind == Kind::NotFound => {
                 let (pod, container) = self.registry.container(id).map_err(|error| {
@@ -68,9 +67,8 @@ impl RemoveById {
                 if force {
                     container.skips.demand();
                 }
-                pod.ask_container(&container.id, ContainerWork::Remove)
-                    .await?;
-                Ok((container.id.clone(), container.skips.take()))
+                let removed = pod.ask_container(&container.id, Op::Remove).await?;
+                Ok((removed, container.skips.take()))
             }
             Err(error) => Err(error),
         }

@@ -14,9 +14,9 @@ use super::{
     event_log::did,
     events::{EventKind, Events},
     hooks::Hooks,
+    op::Op,
     record::Mark,
     registry::Registry,
-    request::{ContainerWork, Message},
     state::Pod,
 };
 use crate::{
@@ -38,7 +38,7 @@ impl RemovePodSandbox {
     pub async fn run(&self, pod: &Arc<Pod>) -> Result<()> {
         let what = format!("sandbox {}: remove", pod.id);
         let cell = &pod.cell;
-        let mut told = pod.ask(Message::StopPod).await;
+        let mut told = pod.ask(Op::StopPod).await.map(drop);
         if told.is_err() && !pod.stopped() {
             return told;
         }
@@ -46,8 +46,8 @@ impl RemovePodSandbox {
         for container in pod.containers() {
             let (pod, what) = (Arc::clone(pod), what.clone());
             removals.spawn(async move {
-                let work = ContainerWork::Remove;
-                let removed = pod.ask_container(&container.id, work).await;
+                let removed = pod.ask_container(&container.id, Op::Remove).await;
+                let removed = removed.map(drop);
                 (container, removed.map_err(|error| error.at(&what)))
             });
         }

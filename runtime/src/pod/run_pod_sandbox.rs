@@ -59,12 +59,11 @@ impl RunPodSandbox {
     /// # Errors
     /// Invalid for a config that cannot be served, Exists for a name that is taken, else the step
     /// that failed, with nothing left.
-    pub async fn run(
-        self: &Arc<Self>,
-        config: cri::PodSandboxConfig,
-        runtime_handler: String,
-    ) -> Result<String> {
-        let (record, plan) = self.check(config, runtime_handler)?;
+    pub async fn run(self: &Arc<Self>, request: cri::RunPodSandboxRequest) -> Result<String> {
+        let config = request
+            .config
+            .ok_or_else(|| Error::invalid("RunPodSandbox: config is missing"))?;
+        let (record, plan) = self.check(config, request.runtime_handler)?;
         let name = record.name_key();
         let (outcome, starting) = watch::channel(None);
         match self.registry.reserve(&name, &record.id, starting.clone()) {

@@ -9,8 +9,8 @@ use proto_nri::{ContainerEviction, ContainerUpdate};
 use super::{
     error::{Error, Result},
     event_log::did,
+    op::Op,
     registry::Registry,
-    request::ContainerWork,
     resources::ResourceWriter,
     state::Eviction,
 };
@@ -86,7 +86,7 @@ impl Others {
         // The first counts.
         let _ = container.evicted.set(Eviction { plugin, reason });
         let grace = Duration::ZERO;
-        pod.post_container(&container.id, ContainerWork::Stop { grace });
+        pod.post_container(&container.id, Op::Stop { grace });
         Ok(())
     }
 

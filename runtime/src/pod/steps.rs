@@ -3,17 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    container_exit::ContainerExit,
-    create_container::CreateContainer,
-    error::Result,
-    remove_container::RemoveContainer,
-    remove_pod_sandbox::RemovePodSandbox,
-    request::ContainerWork,
-    start_container::StartContainer,
-    state::{Container, Pod},
-    stop_container::StopContainer,
-    stop_pod_sandbox::StopPodSandbox,
-    update_container_resources::UpdateContainerResources,
+    container_exit::ContainerExit, create_container::CreateContainer,
+    remove_container::RemoveContainer, remove_pod_sandbox::RemovePodSandbox,
+    start_container::StartContainer, stop_container::StopContainer,
+    stop_pod_sandbox::StopPodSandbox, update_container_resources::UpdateContainerResources,
     update_pod_sandbox_resources::UpdatePodSandboxResources,
 };
 use crate::{store::Unsynced, trace::EventLog};
@@ -31,30 +24,4 @@ pub struct Steps {
     pub container_exit: Arc<ContainerExit>,
     pub log: EventLog,
     pub unsynced: Unsynced,
-}
-
-impl Steps {
-    /// Runs the step that this work is.
-    ///
-    /// # Errors
-    /// The step's own.
-    pub async fn container(
-        &self,
-        pod: &Arc<Pod>,
-        container: &Arc<Container>,
-        work: ContainerWork,
-    ) -> Result<()> {
-        match work {
-            ContainerWork::Start => self.start_container.run(pod, container).await,
-            ContainerWork::Stop { grace } => self.stop_container.run(pod, container, grace).await,
-            ContainerWork::Update(request) => {
-                let update = &self.update_container_resources;
-                update.run(pod, container, *request).await
-            }
-            ContainerWork::Remove => self.remove_container.run(pod, container).await,
-            ContainerWork::Exited(ending) => {
-                self.container_exit.exited(pod, container, ending).await
-            }
-        }
-    }
 }

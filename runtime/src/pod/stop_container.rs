@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     error::{Error, Kind, Result},
+    op::Op,
     processes::Processes,
     record::ContainerPhase,
-    request::ContainerWork,
     state::{Container, Pod},
 };
 use crate::monitor::Ending;
@@ -127,7 +127,7 @@ impl StopContainer {
         match launcher.cleanup(&dir).await {
             Ok(exit) => {
                 let ending = exit.map_or(Ending::Lost, Ending::Exited);
-                pod.post_container(&container.id, ContainerWork::Exited(ending));
+                pod.post_container(&container.id, Op::Exited(ending));
             }
             Err(error) => tracing::warn!(container = %container.id, %error, "could not be killed"),
         }

@@ -14,10 +14,10 @@ use super::{
     event_log::did,
     events::{EventKind, Events},
     hooks::Hooks,
+    op::Op,
     pause::Pauses,
     record::{ContainerPhase, Mark, Namespaces, PodPhase},
     registry::Registry,
-    request::ContainerWork,
     sandbox::Sandboxes,
     state::Pod,
 };
@@ -122,8 +122,7 @@ async fn stop_containers(pod: &Arc<Pod>) -> Result<()> {
         let (pod, id) = (Arc::clone(pod), container.id.clone());
         stops.spawn(async move {
             let grace = Duration::ZERO;
-            pod.ask_container(&id, ContainerWork::Stop { grace })
-                .await?;
+            pod.ask_container(&id, Op::Stop { grace }).await?;
             // An exit that was noticed before this stop may still be being told to plugins.
             if let Some(container) = pod.container(&id)
                 && container.cell.get().phase == ContainerPhase::Exited

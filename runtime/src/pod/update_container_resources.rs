@@ -29,7 +29,7 @@ impl UpdateContainerResources {
         &self,
         pod: &Pod,
         container: &Arc<Container>,
-        request: cri::UpdateContainerResourcesRequest,
+        request: &cri::UpdateContainerResourcesRequest,
     ) -> Result<()> {
         let what = format!("container {}: update resources", container.id);
         if request.windows.is_some() {
@@ -44,17 +44,17 @@ impl UpdateContainerResources {
         }
         let wanted = request
             .linux
+            .as_ref()
             .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;
         fault::pass("container.update.hook").await.step(&what)?;
-        let answer = self.hooks.update_container(pod, container, &wanted).await;
+        let answer = self.hooks.update_container(pod, container, wanted).await;
         let mut answer = answer.map_err(|error| error.at(&what))?;
         let others = (&self.others, &answer.others);
         self.hooks.carry_out(pod, container, others).await;
         let own = answer.own.take();
         let (nri, plugins) = own.map(|own| (own.resources, own.plugins)).unzip();
         let resources = &self.others.resources;
-        let written = resources.write(container, Some(&wanted), nri.as_ref());
-        let written = written.await;
+        let written = resources.write(container, Some(wanted), nri.as_ref()).await;
         // The turn ends when the update is applied.
         drop(answer);
         written.map_err(|error| match plugins {

@@ -17,7 +17,7 @@ impl UpdatePodSandboxResources {
     pub async fn run(
         &self,
         pod: &Pod,
-        request: cri::UpdatePodSandboxResourcesRequest,
+        request: &cri::UpdatePodSandboxResourcesRequest,
     ) -> Result<()> {
         let (overhead, resources) = (request.overhead.as_ref(), request.resources.as_ref());
         self.hooks
@@ -26,8 +26,8 @@ impl UpdatePodSandboxResources {
             .map_err(|error| error.at(&format!("sandbox {}: update resources", pod.id)))?;
         pod.cell
             .change(|record| {
-                record.overhead = request.overhead.or(record.overhead.take());
-                record.resources = request.resources.or(record.resources.take());
+                record.overhead = request.overhead.clone().or(record.overhead.take());
+                record.resources = request.resources.clone().or(record.resources.take());
             })
             .await?;
         self.hooks.post_update_pod_sandbox(pod).await;

@@ -11,8 +11,12 @@ use super::{
     memory::{drawn, some_ms},
 };
 use crate::{
-    cri::{Cri, runtime as rpc},
-    pod::error::{Kind, Result},
+    cri::Cri,
+    pod::{
+        create_container::create_container,
+        error::{Kind, Result},
+        op::Op,
+    },
 };
 
 impl World {
@@ -65,7 +69,7 @@ impl World {
                 config: Some(config.clone()),
                 runtime_handler: String::new(),
             };
-            rpc::run_pod_sandbox::run_pod_sandbox(&cri.run_pod_sandbox, request)
+            cri.run_pod_sandbox.run(request)
         };
         let mut ran = self.call(&format!("run {name}"), run()).await;
         // Given up, or vetoed, or the network failed: as a kubelet does.
@@ -75,7 +79,7 @@ impl World {
                 ran = self.call(&format!("run {name} again"), run()).await;
             }
         }
-        let Some(Ok(pod)) = ran.map(|ran| ran.map(|answer| answer.pod_sandbox_id)) else {
+        let Some(Ok(pod)) = ran else {
             return;
         };
         let mut containers = JoinSet::new();
@@ -90,17 +94,11 @@ impl World {
             0 => drop(timeout(Duration::from_millis(drawn(400)), all).await),
             _ => drop(all.await),
         }
-        let stop = cri::StopPodSandboxRequest {
-            pod_sandbox_id: pod.clone(),
-        };
         if drawn(2) == 0 {
-            let stop = rpc::stop_pod_sandbox::stop_pod_sandbox(&cri.pods, stop.clone());
+            let stop = cri.pods.ask(&pod, Op::StopPod);
             self.call(&format!("stop {name}"), stop).await;
         }
-        let remove = cri::RemovePodSandboxRequest {
-            pod_sandbox_id: pod,
-        };
-        let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, remove);
+        let remove = cri.pods.ask(&pod, Op::RemovePod);
         self.call(&format!("remove {name}"), remove).await;
     }
 
@@ -117,50 +115,30 @@ impl World {
                 config: Some(container(name)),
                 sandbox_config: Some(sandbox_config.clone()),
             };
-            rpc::create_container::create_container(&cri.pods, request)
+            create_container(&cri.pods, request)
         };
         let mut made = self.call(&format!("create {name}"), create()).await;
         if !matches!(made, Some(Ok(_))) {
             some_ms(100).await;
             made = self.call(&format!("create {name} again"), create()).await;
         }
-        let Some(Ok(id)) = made.map(|made| made.map(|answer| answer.container_id)) else {
+        let Some(Ok(id)) = made else {
             return;
         };
-        let start = || {
-            let container_id = id.clone();
-            let request = cri::StartContainerRequest { container_id };
-            self.call(
-                "start",
-                rpc::start_container::start_container(&cri.pods, request),
-            )
+        let start = || self.call("start", cri.pods.ask_container(&id, Op::Start));
+        let stop = |seconds| {
+            let grace = Duration::from_secs(seconds);
+            self.call("stop", cri.pods.ask_container(&id, Op::Stop { grace }))
         };
-        let stop = |grace: u64| {
-            let request = cri::StopContainerRequest {
-                container_id: id.clone(),
-                timeout: grace as i64,
-            };
-            self.call(
-                "stop",
-                rpc::stop_container::stop_container(&cri.pods, request),
-            )
-        };
-        let remove = || {
-            let container_id = id.clone();
-            let request = cri::RemoveContainerRequest { container_id };
-            self.call(
-                "remove",
-                rpc::remove_container::remove_container(&cri.pods, request),
-            )
-        };
+        let remove = || self.call("remove", cri.pods.ask_container(&id, Op::Remove));
         let update = || {
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: id.clone(),
                 linux: Some(cri::LinuxContainerResources::default()),
                 ..Default::default()
             };
-            let update = rpc::update_container_resources::update_container_resources;
-            self.call("update", update(&cri.pods, request))
+            let update = Op::Update(Arc::new(request));
+            self.call("update", cri.pods.ask_container(&id, update))
         };
         if self.plan.clients == 1 {
             start().await;
@@ -197,10 +175,7 @@ impl World {
             // Calls that were given up go on.
             tokio::time::sleep(Duration::from_secs(60)).await;
             for pod in cri.pods.all() {
-                let pod_sandbox_id = pod.id.clone();
-                let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
-                let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, request);
-                match timeout(CALL, remove).await {
+                match timeout(CALL, cri.pods.ask(&pod.id, Op::RemovePod)).await {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) if error.kind == Kind::NotFound => {}
                     Ok(Err(error)) => self.told.lock().push(format!("finish: {}", error.text)),
