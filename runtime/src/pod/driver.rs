@@ -26,12 +26,15 @@ use tokio::{
 
 use super::{
     admit::{self, Decision, PodWork},
+    container_exit, create_container,
     error::{Error, Kind, Result},
     event_log,
     op::{CreateContainerRequest, Op, Reply, Request},
+    pods::Pods,
     record::ContainerPhase,
+    remove_container, remove_pod_sandbox, start_container,
     state::{Container, Pod},
-    steps::Steps,
+    stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
 
 /// Requests that may wait for a step to end; more are refused.
@@ -51,18 +54,18 @@ struct Running {
 pub struct Driver {
     pod: Arc<Pod>,
     queue: mpsc::Receiver<Request>,
-    steps: Arc<Steps>,
+    cx: Arc<Pods>,
     tasks: JoinSet<Result<()>>,
     running: HashMap<task::Id, Running>,
     waiting: VecDeque<Request>,
 }
 
 impl Driver {
-    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Request>, steps: Arc<Steps>) -> Self {
+    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Request>, cx: Arc<Pods>) -> Self {
         Self {
             pod,
             queue,
-            steps,
+            cx,
             tasks: JoinSet::new(),
             running: HashMap::new(),
             waiting: VecDeque::new(),
@@ -249,7 +252,7 @@ impl Driver {
         let Request { op, reply, .. } = request;
         let container = match &op {
             Op::Create(wanted) => {
-                let begun = self.steps.create_container.begin(&self.pod, wanted);
+                let begun = create_container::begin(&self.cx.node, &self.pod, wanted);
                 let begun = Arc::new(begun);
                 self.pod.insert(Arc::clone(&begun));
                 Some(begun)
@@ -261,8 +264,8 @@ impl Driver {
             container.grace.begin(*grace);
         }
         let subject = event_log::subject(&self.pod, container.as_deref());
-        let (log, unsynced) = (self.steps.log.clone(), self.steps.unsynced.clone());
-        let step = step(&self.steps, &self.pod, container.clone(), op.clone());
+        let (log, unsynced) = (self.cx.notices.log.clone(), self.cx.node.unsynced.clone());
+        let step = step(&self.cx, &self.pod, container.clone(), op.clone());
         // What the caller is told of is on disk (CRI-811).
         let step = async move {
             step.await?;
@@ -309,39 +312,31 @@ impl Driver {
 }
 
 /// The step that an operation is.
-fn step(
-    steps: &Arc<Steps>,
-    pod: &Arc<Pod>,
-    container: Option<Arc<Container>>,
-    op: Op,
-) -> StepFuture {
-    let (steps, pod) = (Arc::clone(steps), Arc::clone(pod));
+fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: Op) -> StepFuture {
+    let (cx, pod) = (Arc::clone(cx), Arc::clone(pod));
     match (op, container) {
-        (Op::StopPod, _) => Box::pin(async move { steps.stop_pod_sandbox.run(&pod).await }),
-        (Op::RemovePod, _) => Box::pin(async move { steps.remove_pod_sandbox.run(&pod).await }),
-        (Op::UpdatePod(request), _) => Box::pin(async move {
-            let update = &steps.update_pod_sandbox_resources;
-            update.run(&pod, &request).await
-        }),
-        (Op::Create(request), Some(container)) => Box::pin(async move {
-            let create = &steps.create_container;
-            create.run(&pod, &container, &request).await
-        }),
+        (Op::StopPod, _) => Box::pin(async move { stop_pod_sandbox::run(&cx, &pod).await }),
+        (Op::RemovePod, _) => Box::pin(async move { remove_pod_sandbox::run(&cx, &pod).await }),
+        (Op::UpdatePod(request), _) => {
+            Box::pin(async move { update_pod_sandbox_resources::run(&cx, &pod, &request).await })
+        }
+        (Op::Create(wanted), Some(container)) => {
+            Box::pin(async move { create_container::run(&cx, &pod, &container, &wanted).await })
+        }
         (Op::Start, Some(container)) => {
-            Box::pin(async move { steps.start_container.run(&pod, &container).await })
+            Box::pin(async move { start_container::run(&cx, &pod, &container).await })
         }
         (Op::Stop { grace }, Some(container)) => {
-            Box::pin(async move { steps.stop_container.run(&pod, &container, grace).await })
+            Box::pin(async move { stop_container::run(&cx, &pod, &container, grace).await })
         }
-        (Op::Update(request), Some(container)) => Box::pin(async move {
-            let update = &steps.update_container_resources;
-            update.run(&pod, &container, &request).await
+        (Op::Update(wanted), Some(container)) => Box::pin(async move {
+            update_container_resources::run(&cx, &pod, &container, &wanted).await
         }),
         (Op::Remove, Some(container)) => {
-            Box::pin(async move { steps.remove_container.run(&pod, &container).await })
+            Box::pin(async move { remove_container::run(&cx, &pod, &container).await })
         }
         (Op::Exited(ending), Some(container)) => {
-            Box::pin(async move { steps.container_exit.exited(&pod, &container, ending).await })
+            Box::pin(async move { container_exit::exited(&cx, &pod, &container, ending).await })
         }
         // Admission lets no such through.
         (op, None) => Box::pin(async move { op.on_absent(&pod.id) }),

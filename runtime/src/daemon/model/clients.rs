@@ -10,23 +10,22 @@ use super::{
     CALL, IMAGE, World,
     memory::{drawn, some_ms},
 };
-use crate::{
-    cri::Cri,
-    pod::{
-        create_container::create_container,
-        error::{Kind, Result},
-        op::Op,
-    },
+use crate::pod::{
+    create_container::create_container,
+    error::{Kind, Result},
+    op::Op,
+    pods::Pods,
+    run_pod_sandbox,
 };
 
 impl World {
-    pub(super) async fn work(&self, cri: &Arc<Cri>) {
+    pub(super) async fn work(&self, pods: &Arc<Pods>) {
         let mut clients = JoinSet::new();
         for client in 0..self.plan.clients {
-            let (world, cri) = (self.clone(), Arc::clone(cri));
+            let (world, pods) = (self.clone(), Arc::clone(pods));
             clients.spawn(async move {
                 for pod in 0..world.plan.pods {
-                    world.pod(&cri, &format!("c{client}-p{pod}")).await;
+                    world.pod(&pods, &format!("c{client}-p{pod}")).await;
                 }
             });
         }
@@ -62,14 +61,14 @@ impl World {
         answer.ok()
     }
 
-    async fn pod(&self, cri: &Arc<Cri>, name: &str) {
+    async fn pod(&self, pods: &Arc<Pods>, name: &str) {
         let config = sandbox(name);
         let run = || {
             let request = cri::RunPodSandboxRequest {
                 config: Some(config.clone()),
                 runtime_handler: String::new(),
             };
-            cri.run_pod_sandbox.run(request)
+            run_pod_sandbox::run(pods, request)
         };
         let mut ran = self.call(&format!("run {name}"), run()).await;
         // Given up, or vetoed, or the network failed: as a kubelet does.
@@ -84,9 +83,9 @@ impl World {
         };
         let mut containers = JoinSet::new();
         for number in 0..=drawn(2) {
-            let (world, cri, pod) = (self.clone(), Arc::clone(cri), pod.clone());
+            let (world, pods, pod) = (self.clone(), Arc::clone(pods), pod.clone());
             let (name, config) = (format!("{name}-{number}"), config.clone());
-            containers.spawn(async move { world.container(&cri, &pod, &name, config).await });
+            containers.spawn(async move { world.container(&pods, &pod, &name, config).await });
         }
         // The pod's end may come in the middle.
         let all = containers.join_all();
@@ -95,16 +94,16 @@ impl World {
             _ => drop(all.await),
         }
         if drawn(2) == 0 {
-            let stop = cri.pods.ask(&pod, Op::StopPod);
+            let stop = pods.registry.ask(&pod, Op::StopPod);
             self.call(&format!("stop {name}"), stop).await;
         }
-        let remove = cri.pods.ask(&pod, Op::RemovePod);
+        let remove = pods.registry.ask(&pod, Op::RemovePod);
         self.call(&format!("remove {name}"), remove).await;
     }
 
     async fn container(
         &self,
-        cri: &Arc<Cri>,
+        pods: &Arc<Pods>,
         pod: &str,
         name: &str,
         sandbox_config: cri::PodSandboxConfig,
@@ -115,7 +114,7 @@ impl World {
                 config: Some(container(name)),
                 sandbox_config: Some(sandbox_config.clone()),
             };
-            create_container(&cri.pods, request)
+            create_container(&pods.registry, request)
         };
         let mut made = self.call(&format!("create {name}"), create()).await;
         if !matches!(made, Some(Ok(_))) {
@@ -125,12 +124,12 @@ impl World {
         let Some(Ok(id)) = made else {
             return;
         };
-        let start = || self.call("start", cri.pods.ask_container(&id, Op::Start));
+        let start = || self.call("start", pods.registry.ask_container(&id, Op::Start));
         let stop = |seconds| {
             let grace = Duration::from_secs(seconds);
-            self.call("stop", cri.pods.ask_container(&id, Op::Stop { grace }))
+            self.call("stop", pods.registry.ask_container(&id, Op::Stop { grace }))
         };
-        let remove = || self.call("remove", cri.pods.ask_container(&id, Op::Remove));
+        let remove = || self.call("remove", pods.registry.ask_container(&id, Op::Remove));
         let update = || {
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: id.clone(),
@@ -138,7 +137,7 @@ impl World {
                 ..Default::default()
             };
             let update = Op::Update(Arc::new(request));
-            self.call("update", cri.pods.ask_container(&id, update))
+            self.call("update", pods.registry.ask_container(&id, update))
         };
         if self.plan.clients == 1 {
             start().await;
@@ -169,13 +168,13 @@ impl World {
     }
 
     /// Removes all that there is, as often as it takes; then nothing goes on any more.
-    pub(super) async fn finish(&self, cri: &Arc<Cri>) {
+    pub(super) async fn finish(&self, pods: &Arc<Pods>) {
         self.memory.0.lock().fails = 0;
         for _ in 0..5 {
             // Calls that were given up go on.
             tokio::time::sleep(Duration::from_secs(60)).await;
-            for pod in cri.pods.all() {
-                match timeout(CALL, cri.pods.ask(&pod.id, Op::RemovePod)).await {
+            for pod in pods.registry.all() {
+                match timeout(CALL, pods.registry.ask(&pod.id, Op::RemovePod)).await {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) if error.kind == Kind::NotFound => {}
                     Ok(Err(error)) => self.told.lock().push(format!("finish: {}", error.text)),
@@ -185,7 +184,7 @@ impl World {
                 }
             }
         }
-        for pod in cri.pods.all() {
+        for pod in pods.registry.all() {
             self.memory.fault(format!("cannot be removed: {}", pod.id));
         }
         self.check_told();
