@@ -18,23 +18,23 @@ relays! {
     type StreamImagesStream = Streamed<StreamImagesResponse>;
 
     fn list_images(request: ListImagesRequest) -> ListImagesResponse {
-        ListImagesResponse { images: list_images(&self.images, request.filter.as_ref())? }
+        ListImagesResponse { images: list_images(&self.pods.node.images, request.filter.as_ref())? }
     }
     fn stream_images(request: StreamImagesRequest) -> Streamed<StreamImagesResponse> {
-        streamed(list_images(&self.images, request.filter.as_ref())?, |images| {
+        streamed(list_images(&self.pods.node.images, request.filter.as_ref())?, |images| {
             StreamImagesResponse { images }
         })
     }
     fn image_status(request: ImageStatusRequest) -> ImageStatusResponse {
-        image_status(&self.images, &request).await?
+        image_status(&self.pods.node.images, &request).await?
     }
     fn pull_image(request: PullImageRequest) -> PullImageResponse {
-        pull_image(&self.images, &self.policies, request).await?
+        pull_image(&self.pods.node.images, &self.pods.node.policies, request).await?
     }
     fn remove_image(request: RemoveImageRequest) -> RemoveImageResponse {
-        remove_image(&self.images, request).await?
+        remove_image(&self.pods.node.images, request).await?
     }
     fn image_fs_info(_: ImageFsInfoRequest) -> ImageFsInfoResponse {
-        image_fs_info(&self.images)
+        image_fs_info(&self.pods.node.images)
     }
 }

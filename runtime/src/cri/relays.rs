@@ -14,7 +14,7 @@ macro_rules! relays {
     (
         impl $service:ident for $cri:ty as |$self:ident|;
         $(type $stream:ident = $of:ty;)*
-        $(fn $method:ident($request:tt: $asked:ty) -> $answered:ty { $value:expr })*
+        $(fn $method:ident($request:tt: $asked:ty) -> $answered:ty { $($value:tt)* })*
     ) => {
         #[tonic::async_trait]
         impl $service for $cri {
@@ -22,7 +22,7 @@ macro_rules! relays {
 
             $(async fn $method(&$self, request: tonic::Request<$asked>) -> Answer<$answered> {
                 let $request = request.into_inner();
-                answer($value)
+                answer({ $($value)* })
             })*
         }
     };

@@ -1,4 +1,7 @@
-//! RuntimeService: each method calls the file of its name in `runtime/`.
+//! RuntimeService: a method that changes a pod or container puts an operation into the pod's queue (`pod/op.rs`), others
+//! call the file of their name in `runtime/`.
+
+use std::{sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use proto_cri::v1::{runtime_service_server::RuntimeService, *};
@@ -9,23 +12,19 @@ use super::{
     relays::relays,
     runtime::{
         attach::attach, container_stats::container_stats, container_status::container_status,
-        create_container::create_container, exec::exec, exec_sync::exec_sync,
-        get_container_events::get_container_events, list_container_stats::list_container_stats,
-        list_containers::list_containers, list_metric_descriptors::list_metric_descriptors,
-        list_pod_sandbox::list_pod_sandbox, list_pod_sandbox_metrics::list_pod_sandbox_metrics,
+        exec::exec, exec_sync::exec_sync, get_container_events::get_container_events,
+        list_container_stats::list_container_stats, list_containers::list_containers,
+        list_metric_descriptors::list_metric_descriptors, list_pod_sandbox::list_pod_sandbox,
+        list_pod_sandbox_metrics::list_pod_sandbox_metrics,
         list_pod_sandbox_stats::list_pod_sandbox_stats, pod_sandbox_stats::pod_sandbox_stats,
         pod_sandbox_status::pod_sandbox_status, port_forward::port_forward,
-        remove_container::remove_container, remove_pod_sandbox::remove_pod_sandbox,
-        reopen_container_log::reopen_container_log, run_pod_sandbox::run_pod_sandbox,
-        runtime_config::runtime_config, start_container::start_container, status::status,
-        stop_container::stop_container, stop_pod_sandbox::stop_pod_sandbox,
-        update_container_resources::update_container_resources,
-        update_pod_sandbox_resources::update_pod_sandbox_resources,
+        reopen_container_log::reopen_container_log, runtime_config::runtime_config, status::status,
         update_runtime_config::update_runtime_config, version::version,
     },
     service::Cri,
     status::unserved,
 };
+use crate::pod::{create_container::create_container, op::Op, run_pod_sandbox};
 
 /// CRI-162.
 const NO_CRIU: &str =
@@ -48,80 +47,91 @@ relays! {
         status(self, request.verbose).await
     }
     fn runtime_config(_: RuntimeConfigRequest) -> RuntimeConfigResponse {
-        runtime_config(self.policies.default.cgroup_driver)
+        runtime_config(self.pods.node.policies.default.cgroup_driver)
     }
     fn update_runtime_config(request: UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse {
         update_runtime_config(&request)
     }
 
     fn run_pod_sandbox(request: RunPodSandboxRequest) -> RunPodSandboxResponse {
-        run_pod_sandbox(&self.run_pod_sandbox, request).await?
+        RunPodSandboxResponse { pod_sandbox_id: run_pod_sandbox::run(&self.pods, request).await? }
     }
     fn stop_pod_sandbox(request: StopPodSandboxRequest) -> StopPodSandboxResponse {
-        stop_pod_sandbox(&self.pods, request).await?
+        self.pods.registry.ask(&request.pod_sandbox_id, Op::StopPod).await?;
+        StopPodSandboxResponse {}
     }
     fn remove_pod_sandbox(request: RemovePodSandboxRequest) -> RemovePodSandboxResponse {
-        remove_pod_sandbox(&self.pods, request).await?
+        self.pods.registry.ask(&request.pod_sandbox_id, Op::RemovePod).await?;
+        RemovePodSandboxResponse {}
     }
     fn update_pod_sandbox_resources(request: UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse {
-        update_pod_sandbox_resources(&self.pods, request).await?
+        let id = request.pod_sandbox_id.clone();
+        self.pods.registry.ask(&id, Op::UpdatePod(Arc::new(request))).await?;
+        UpdatePodSandboxResourcesResponse {}
     }
     fn pod_sandbox_status(request: PodSandboxStatusRequest) -> PodSandboxStatusResponse {
-        pod_sandbox_status(&self.pods, &request)?
+        pod_sandbox_status(&self.pods.registry, &request)?
     }
     fn list_pod_sandbox(request: ListPodSandboxRequest) -> ListPodSandboxResponse {
-        ListPodSandboxResponse { items: list_pod_sandbox(&self.pods, request.filter.as_ref()) }
+        ListPodSandboxResponse { items: list_pod_sandbox(&self.pods.registry, request.filter.as_ref()) }
     }
     fn stream_pod_sandboxes(request: StreamPodSandboxesRequest) -> Streamed<StreamPodSandboxesResponse> {
-        streamed(list_pod_sandbox(&self.pods, request.filter.as_ref()), |pod_sandboxes| {
+        streamed(list_pod_sandbox(&self.pods.registry, request.filter.as_ref()), |pod_sandboxes| {
             StreamPodSandboxesResponse { pod_sandboxes }
         })
     }
 
     fn create_container(request: CreateContainerRequest) -> CreateContainerResponse {
-        create_container(&self.pods, request).await?
+        CreateContainerResponse { container_id: create_container(&self.pods.registry, request).await? }
     }
     fn start_container(request: StartContainerRequest) -> StartContainerResponse {
-        start_container(&self.pods, request).await?
+        self.pods.registry.ask_container(&request.container_id, Op::Start).await?;
+        StartContainerResponse {}
     }
     fn stop_container(request: StopContainerRequest) -> StopContainerResponse {
-        stop_container(&self.pods, request).await?
+        // Zero and less: kill at once.
+        let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
+        self.pods.registry.ask_container(&request.container_id, Op::Stop { grace }).await?;
+        StopContainerResponse {}
     }
     fn remove_container(request: RemoveContainerRequest) -> RemoveContainerResponse {
-        remove_container(&self.pods, request).await?
+        self.pods.registry.ask_container(&request.container_id, Op::Remove).await?;
+        RemoveContainerResponse {}
     }
     fn update_container_resources(request: UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse {
-        update_container_resources(&self.pods, request).await?
+        let id = request.container_id.clone();
+        self.pods.registry.ask_container(&id, Op::Update(Arc::new(request))).await?;
+        UpdateContainerResourcesResponse {}
     }
     fn container_status(request: ContainerStatusRequest) -> ContainerStatusResponse {
-        container_status(&self.pods, &self.specs, request).await?
+        container_status(&self.pods.registry, &self.pods.node.specs, request).await?
     }
     fn list_containers(request: ListContainersRequest) -> ListContainersResponse {
-        ListContainersResponse { containers: list_containers(&self.pods, request.filter.as_ref()) }
+        ListContainersResponse { containers: list_containers(&self.pods.registry, request.filter.as_ref()) }
     }
     fn stream_containers(request: StreamContainersRequest) -> Streamed<StreamContainersResponse> {
-        streamed(list_containers(&self.pods, request.filter.as_ref()), |containers| {
+        streamed(list_containers(&self.pods.registry, request.filter.as_ref()), |containers| {
             StreamContainersResponse { containers }
         })
     }
     fn reopen_container_log(request: ReopenContainerLogRequest) -> ReopenContainerLogResponse {
-        reopen_container_log(&self.pods, request).await?
+        reopen_container_log(&self.pods.registry, request).await?
     }
     fn get_container_events(_: GetEventsRequest) -> Streamed<ContainerEventResponse> {
-        Box::pin(get_container_events(&self.events)?.map_err(Status::from))
+        Box::pin(get_container_events(&self.pods.notices.events)?.map_err(Status::from))
     }
 
     fn exec_sync(request: ExecSyncRequest) -> ExecSyncResponse {
-        exec_sync(&self.pods, &self.specs, request).await?
+        exec_sync(&self.pods.registry, &self.pods.node.specs, request).await?
     }
     fn exec(request: ExecRequest) -> ExecResponse {
-        exec(&self.pods, &self.specs, &self.streams, request).await?
+        exec(&self.pods.registry, &self.pods.node.specs, &self.streams, request).await?
     }
     fn attach(request: AttachRequest) -> AttachResponse {
-        attach(&self.pods, &self.streams, &request)?
+        attach(&self.pods.registry, &self.streams, &request)?
     }
     fn port_forward(request: PortForwardRequest) -> PortForwardResponse {
-        port_forward(&self.pods, &self.streams, &request)?
+        port_forward(&self.pods.registry, &self.streams, &request)?
     }
 
     fn container_stats(request: ContainerStatsRequest) -> ContainerStatsResponse {

@@ -2,19 +2,8 @@
 
 use std::sync::Arc;
 
-use cni_shim::Network;
-
 use super::statistics::Statistics;
-use crate::{
-    config::Config,
-    image::Images,
-    oci::{HostFacts, Policies},
-    pod::{
-        events::Events, hooks::Hooks, registry::Registry, run_pod_sandbox::RunPodSandbox,
-        spec::SpecStore,
-    },
-    stream::Streams,
-};
+use crate::{pod::pods::Pods, stream::Streams};
 
 /// The longest message either way; stock clients accept as much (CRI-002).
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -22,16 +11,7 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Both services on one socket.
 #[derive(Clone)]
 pub struct Cri {
-    pub config: Arc<Config>,
-    pub host: Arc<HostFacts>,
-    pub policies: Policies,
-    pub network: Arc<Network>,
-    pub hooks: Arc<Hooks>,
-    pub pods: Arc<Registry>,
-    pub specs: SpecStore,
-    pub images: Images,
-    pub events: Events,
-    pub run_pod_sandbox: Arc<RunPodSandbox>,
+    pub pods: Arc<Pods>,
     pub statistics: Arc<Statistics>,
     pub streams: Arc<Streams>,
 }

@@ -14,11 +14,9 @@ use crate::{
     blocking::blocking,
     cgroup::{Detail, Stats},
     clock,
-    image::Images,
     pod::{
-        processes::Processes,
+        pods::Pods,
         record::{ContainerPhase, ContainerRecord, PodRecord},
-        registry::Registry,
         state::Pod,
     },
     stats::{self, Interface, LayerUsage, Layers, Sample, Sampler, convert, machine, metrics},
@@ -48,9 +46,7 @@ impl Snapshot {
 
 /// What numbers are read by.
 pub struct Statistics {
-    pub pods: Arc<Registry>,
-    pub images: Images,
-    pub processes: Arc<Processes>,
+    pub pods: Arc<Pods>,
     pub sampler: Sampler,
     /// What the writable layers take.
     pub layers: Layers,
@@ -89,7 +85,7 @@ impl Statistics {
             snapshot.containers.retain(running);
         }
         let layers = layers(self, snapshots.iter().flat_map(|pod| &pod.containers)).await;
-        let mountpoint = self.images.fs_info().mountpoint;
+        let mountpoint = self.pods.node.images.fs_info().mountpoint;
         let filesystem = blocking(move || machine::filesystem(&mountpoint).ok()).await;
         let all = Arc::clone(self);
         each(snapshots, move |snapshot| {
@@ -127,9 +123,9 @@ async fn layers<'a>(
     let count = move |id: String| {
         let all = Arc::clone(&walker);
         async move {
-            let usage = all.images.rootfs_usage(&id).await.ok()?;
+            let usage = all.pods.node.images.rootfs_usage(&id).await.ok()?;
             // The filesystem that ImageFsInfo names (CRI-155, CRI-176).
-            let mountpoint = all.images.fs_info().mountpoint;
+            let mountpoint = all.pods.node.images.fs_info().mountpoint;
             Some(LayerUsage {
                 at_ns: clock::now_ns(),
                 mountpoint: mountpoint.display().to_string(),
@@ -144,7 +140,7 @@ async fn layers<'a>(
 
 /// Blocks on files. `None` for a path that is no cgroup's; records hold none such.
 fn sample(all: &Statistics, id: &str, cgroup: &str, detail: Detail) -> Option<Sample> {
-    let group = || all.processes.cgroup(cgroup).ok();
+    let group = || all.pods.node.cgroup(cgroup).ok();
     let (cgroup, nano_cores) = all.sampler.watch(id, group)?;
     Some(Sample {
         at_ns: clock::now_ns(),
@@ -214,7 +210,7 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn of(all: &Statistics, record: &'a ContainerRecord) -> Option<Self> {
-        let group = || all.processes.cgroup(&record.cgroup).ok();
+        let group = || all.pods.node.cgroup(&record.cgroup).ok();
         let (cgroup, _) = all.sampler.watch(&record.id, group)?;
         Some(Self {
             record,

@@ -15,7 +15,7 @@ use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Status, Streaming};
 
-use super::{networks::Networks, tell_progress::tell_progress, verify_images};
+use super::{networks, tell_progress::tell_progress, verify_images};
 use crate::{
     clock::nanoseconds,
     cri::{Answer, Streamed, answer},
@@ -25,12 +25,10 @@ use crate::{
         dirs::Dirs,
         error::{AtStep as _, Error, Kind},
         held::AllHeld,
-        hooks::Hooks,
-        registry::Registry,
-        remove_by_id::RemoveById,
-        spec::SpecStore,
+        pods::Pods,
+        remove_by_id,
     },
-    trace::{EventLog, Filter, What},
+    trace::{Filter, What},
 };
 
 /// Progress lines in flight; the import waits for a slow reader.
@@ -39,14 +37,7 @@ const PROGRESS: usize = 16;
 const PIPE: usize = 1 << 20;
 
 pub struct CairnService {
-    pub dirs: Dirs,
-    pub images: Images,
-    pub log: EventLog,
-    pub hooks: Arc<Hooks>,
-    pub registry: Arc<Registry>,
-    pub specs: SpecStore,
-    pub remove_by_id: Arc<RemoveById>,
-    pub networks: Arc<Networks>,
+    pub pods: Arc<Pods>,
 }
 
 #[tonic::async_trait]
@@ -67,7 +58,7 @@ impl Cairn for CairnService {
             }
         };
         let (answers, receiver) = mpsc::channel(PROGRESS);
-        let images = self.images.clone();
+        let images = self.pods.node.images.clone();
         tokio::spawn(async move {
             let result = import(&images, &name, parts, &answers).await;
             if let Err(error) = result {
@@ -85,7 +76,10 @@ impl Cairn for CairnService {
         request: Request<VerifyImagesRequest>,
     ) -> Answer<Self::VerifyImagesStream> {
         let VerifyImagesRequest { images, repair } = request.into_inner();
-        let (store, registry) = (self.images.clone(), Arc::clone(&self.registry));
+        let (store, registry) = (
+            self.pods.node.images.clone(),
+            Arc::clone(&self.pods.registry),
+        );
         let answers = verify_images::start(store, registry, &images, repair)?;
         answer(Box::pin(ReceiverStream::new(answers)))
     }
@@ -95,7 +89,11 @@ impl Cairn for CairnService {
     async fn timeline(&self, request: Request<TimelineRequest>) -> Answer<Self::TimelineStream> {
         let request = request.into_inner();
         let wanted = request.pod;
-        let mut events = self.log.subscribe(Filter::new(&wanted), request.follow);
+        let mut events = self
+            .0
+            .notices
+            .log
+            .subscribe(Filter::new(&wanted), request.follow);
         let (lines, receiver) = mpsc::channel(PROGRESS);
         tokio::spawn(async move {
             let mut found = wanted.is_empty();
@@ -122,7 +120,7 @@ impl Cairn for CairnService {
     }
 
     async fn plugins(&self, _: Request<PluginsRequest>) -> Answer<PluginsResponse> {
-        let plugins = self.hooks.plugins();
+        let plugins = self.pods.notices.hooks.plugins();
         answer(PluginsResponse {
             plugins: plugins.iter().map(plugin).collect(),
         })
@@ -130,39 +128,45 @@ impl Cairn for CairnService {
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
         let wanted = request.into_inner().container;
-        let explained = explain::gather(&self.registry, &self.specs, &self.log, &wanted).await?;
+        let explained = explain::gather(&self.pods, &wanted).await?;
         let json = serde_json::to_string(&explained).step(&format!("explain {wanted}"))?;
         answer(ExplainResponse { json })
     }
 
     async fn held(&self, _: Request<HeldRequest>) -> Answer<HeldResponse> {
-        let objects = held_objects(&self.registry.held());
+        let objects = held_objects(&self.pods.registry.held());
         answer(HeldResponse { objects })
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
         let RemoveRequest { id, force } = request.into_inner();
-        let remove = Arc::clone(&self.remove_by_id);
+        let pods = Arc::clone(&self.pods);
         // Detached: a client that goes away does not leave half a removal.
-        let removed = tokio::spawn(async move { remove.run(&id, force).await }).await;
+        let removed = tokio::spawn(async move { remove_by_id::run(&pods, &id, force).await }).await;
         let (id, skipped) = removed.step("remove")??;
         answer(RemoveResponse { id, skipped })
     }
 
     async fn pulls(&self, _: Request<PullsRequest>) -> Answer<PullsResponse> {
-        let pulls = self.images.pulls().into_iter().map(|pull| PullUnderWay {
-            image: pull.reference,
-            bytes: pull.progress.0,
-            of_bytes: pull.progress.1,
-            seconds: pull.seconds,
-        });
+        let pulls = self
+            .0
+            .node
+            .images
+            .pulls()
+            .into_iter()
+            .map(|pull| PullUnderWay {
+                image: pull.reference,
+                bytes: pull.progress.0,
+                of_bytes: pull.progress.1,
+                seconds: pull.seconds,
+            });
         answer(PullsResponse {
             pulls: pulls.collect(),
         })
     }
 
     async fn networks(&self, _: Request<NetworksRequest>) -> Answer<NetworksResponse> {
-        let networks = self.networks.list().await?;
+        let networks = networks::list(&self.pods).await?;
         answer(NetworksResponse { networks })
     }
 
@@ -170,7 +174,7 @@ impl Cairn for CairnService {
         &self,
         request: Request<CheckNetworksRequest>,
     ) -> Answer<CheckNetworksResponse> {
-        let checked = self.networks.check(&request.into_inner().pods).await?;
+        let checked = networks::check(&self.pods, &request.into_inner().pods).await?;
         answer(CheckNetworksResponse { checked })
     }
 
@@ -179,15 +183,15 @@ impl Cairn for CairnService {
         request: Request<CollectNetworksRequest>,
     ) -> Answer<CollectNetworksResponse> {
         let look = request.into_inner().dry_run;
-        let networks = Arc::clone(&self.networks);
+        let pods = Arc::clone(&self.pods);
         // Detached: a client that goes away does not leave half of it.
-        let collected = tokio::spawn(async move { networks.collect(look).await }).await;
+        let collected = tokio::spawn(async move { networks::collect(&pods, look).await }).await;
         let collected = collected.step("collect networks")?;
         answer(CollectNetworksResponse { collected })
     }
 
     async fn directories(&self, _: Request<DirectoriesRequest>) -> Answer<DirectoriesResponse> {
-        let Dirs { root, state } = self.dirs.clone();
+        let Dirs { root, state } = self.pods.node.dirs.clone();
         // A disk that hangs must not hold up a thread that serves.
         let look = move || vec![directory("root", root), directory("state", state)];
         let directories = tokio::task::spawn_blocking(look).await;

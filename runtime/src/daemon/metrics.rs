@@ -17,9 +17,7 @@ use super::calls::Calls;
 use crate::{
     accept::{self, Place, time_for_head},
     cri::view,
-    image::Images,
-    pod::{hooks::Hooks, registry::Registry},
-    trace::EventLog,
+    pod::pods::Pods,
 };
 
 /// A connection is closed after so long, whatever it does.
@@ -28,10 +26,7 @@ const LIFETIME: Duration = Duration::from_secs(30);
 /// What is told of. All of it is read from memory.
 pub struct Sources {
     pub calls: Calls,
-    pub hooks: Arc<Hooks>,
-    pub images: Images,
-    pub registry: Arc<Registry>,
-    pub log: EventLog,
+    pub pods: Arc<Pods>,
 }
 
 impl Sources {
@@ -44,24 +39,24 @@ impl Sources {
         let one = |text: &mut String, name: &str, value: u64| {
             let _ = writeln!(text, "# TYPE {name} gauge\n{name} {value}");
         };
-        let pulls = self.images.pulls().len() as u64;
+        let pulls = self.pods.node.images.pulls().len() as u64;
         one(&mut text, "cairn_pulls_under_way", pulls);
-        let layers = self.images.fs_info().used_bytes;
+        let layers = self.pods.node.images.fs_info().used_bytes;
         one(&mut text, "cairn_image_layers_bytes", layers);
         let _ = writeln!(
             text,
             "# TYPE cairn_events_lost_total counter\ncairn_events_lost_total {}",
-            self.log.lost()
+            self.pods.notices.log.lost()
         );
         text.push_str(&self.calls.render());
-        text.push_str(&self.hooks.metrics());
+        text.push_str(&self.pods.notices.hooks.metrics());
         text
     }
 
     /// Pods and containers by state, as the lists of CRI have them, and those that are held.
     fn objects(&self, text: &mut String) {
         use cri::{ContainerState, PodSandboxState};
-        let pods = self.registry.pods();
+        let pods = self.pods.registry.pods();
         let pods: Vec<_> = pods
             .iter()
             .map(|pod| view::pod_state(&pod.cell.get()))
@@ -72,7 +67,7 @@ impl Sources {
             ("notready", of(PodSandboxState::SandboxNotready)),
         ];
         family(text, "cairn_pods", "state", &states);
-        let containers = self.registry.containers();
+        let containers = self.pods.registry.containers();
         let containers: Vec<_> = containers
             .iter()
             .map(|(_, container)| view::container_state(&container.cell.get()))
@@ -85,7 +80,7 @@ impl Sources {
             ("unknown", of(ContainerState::ContainerUnknown)),
         ];
         family(text, "cairn_containers", "state", &states);
-        let held = self.registry.held();
+        let held = self.pods.registry.held();
         let kinds = [
             ("sandbox", held.pods.len()),
             ("container", held.containers.len()),

@@ -6,6 +6,8 @@ mod every_call;
 mod from_config;
 pub mod log;
 pub mod metrics;
+#[cfg(test)]
+mod model;
 mod networks;
 mod open;
 mod pause_root;

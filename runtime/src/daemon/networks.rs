@@ -1,13 +1,14 @@
 //! The networks of pods, for `cairn network`: what is recorded, whether it is still so, and what is of no pod.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
-use cni_shim::{Attached, Leftover, Network};
+use cni_shim::{Attached, Leftover};
 use futures_util::{StreamExt as _, stream};
 use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
 
 use crate::pod::{
     error::{AtStep as _, Error, Result},
+    pods::Pods,
     record::PodPhase,
     registry::Registry,
 };
@@ -15,126 +16,122 @@ use crate::pod::{
 /// Pods that are checked at a time.
 const AT_ONCE: usize = 8;
 
-pub struct Networks {
-    pub network: Arc<Network>,
-    pub registry: Arc<Registry>,
+/// By the pods' names; those on the node's network too.
+///
+/// # Errors
+/// None but that the daemon is ending.
+pub(super) async fn list(cx: &Pods) -> Result<Vec<PodNetwork>> {
+    let attached = cx.node.network.list().await.step("list networks")?;
+    let mut listed: Vec<_> = attached
+        .into_iter()
+        .map(|one| describe(&cx.registry, one))
+        .collect();
+    let pods = cx.registry.pods();
+    let on_host = pods
+        .iter()
+        .map(|pod| pod.cell.get())
+        .filter(|record| record.host_network() && record.phase == PodPhase::Ready);
+    listed.extend(on_host.map(|record| PodNetwork {
+        pod: record.id.clone(),
+        name: name(&cx.registry, &record.id),
+        kind: "host".to_owned(),
+        ..PodNetwork::default()
+    }));
+    listed.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
+    Ok(listed)
 }
 
-impl Networks {
-    /// By the pods' names; those on the node's network too.
-    ///
-    /// # Errors
-    /// None but that the daemon is ending.
-    pub async fn list(&self) -> Result<Vec<PodNetwork>> {
-        let attached = self.network.list().await.step("list networks")?;
-        let mut listed: Vec<_> = attached.into_iter().map(|one| self.told(one)).collect();
-        let pods = self.registry.pods();
-        let on_host = pods
-            .iter()
-            .map(|pod| pod.cell.get())
-            .filter(|record| record.host_network() && record.phase == PodPhase::Ready);
-        listed.extend(on_host.map(|record| PodNetwork {
-            pod: record.id.clone(),
-            name: self.name(&record.id),
-            kind: "host".to_owned(),
-            ..PodNetwork::default()
-        }));
-        listed.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
-        Ok(listed)
-    }
-
-    /// Of `pods`, by id or unique prefix, or of all that have a network of their own.
-    ///
-    /// # Errors
-    /// One of `pods` is none, or has no network of its own.
-    pub async fn check(&self, pods: &[String]) -> Result<Vec<CheckedNetwork>> {
-        let mut attached = self.network.list().await.step("list networks")?;
-        if !pods.is_empty() {
-            let mut wanted = HashSet::new();
-            for pod in pods {
-                let id = self.registry.pod(pod)?.id.clone();
-                if !attached.iter().any(|one| one.sandbox_id == id) {
-                    let text = format!("pod {} has no network of its own", self.name(&id));
-                    return Err(Error::invalid(text));
-                }
-                wanted.insert(id);
+/// Of `pods`, by id or unique prefix, or of all that have a network of their own.
+///
+/// # Errors
+/// One of `pods` is none, or has no network of its own.
+pub(super) async fn check(cx: &Pods, pods: &[String]) -> Result<Vec<CheckedNetwork>> {
+    let mut attached = cx.node.network.list().await.step("list networks")?;
+    if !pods.is_empty() {
+        let mut wanted = HashSet::new();
+        for pod in pods {
+            let id = cx.registry.pod(pod)?.id.clone();
+            if !attached.iter().any(|one| one.sandbox_id == id) {
+                let text = format!("pod {} has no network of its own", name(&cx.registry, &id));
+                return Err(Error::invalid(text));
             }
-            attached.retain(|one| wanted.contains(&one.sandbox_id));
+            wanted.insert(id);
         }
-        let checks = attached.into_iter().map(|one| self.check_one(one));
-        let mut checked: Vec<_> = stream::iter(checks).buffered(AT_ONCE).collect().await;
-        checked.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
-        Ok(checked)
+        attached.retain(|one| wanted.contains(&one.sandbox_id));
     }
+    let checks = attached.into_iter().map(|one| check_one(cx, one));
+    let mut checked: Vec<_> = stream::iter(checks).buffered(AT_ONCE).collect().await;
+    checked.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
+    Ok(checked)
+}
 
-    async fn check_one(&self, attached: Attached) -> CheckedNetwork {
-        let answer = match attached.problem {
-            Some(problem) => Err(problem),
-            None => {
-                let answer = self.network.check(&attached.sandbox_id).await;
-                answer.map_err(|error| error.to_string().replace(['\n', '\r'], " "))
-            }
-        };
-        CheckedNetwork {
-            name: self.name(&attached.sandbox_id),
-            pod: attached.sandbox_id,
-            network: attached.network,
-            not_asked: answer
-                .as_ref()
-                .map_or("", |why| why.unwrap_or(""))
-                .to_owned(),
-            problem: answer.err().unwrap_or_default(),
+async fn check_one(cx: &Pods, attached: Attached) -> CheckedNetwork {
+    let answer = match attached.problem {
+        Some(problem) => Err(problem),
+        None => {
+            let answer = cx.node.network.check(&attached.sandbox_id).await;
+            answer.map_err(|error| error.to_string().replace(['\n', '\r'], " "))
         }
+    };
+    CheckedNetwork {
+        name: name(&cx.registry, &attached.sandbox_id),
+        pod: attached.sandbox_id,
+        network: attached.network,
+        not_asked: answer
+            .as_ref()
+            .map_or("", |why| why.unwrap_or(""))
+            .to_owned(),
+        problem: answer.err().unwrap_or_default(),
     }
+}
 
-    /// What is of no pod, and, unless it is only to `look`, whether it is gone now.
-    pub async fn collect(&self, look: bool) -> Vec<CollectedNetwork> {
-        let left = self.network.collect(|| self.owners(), look).await;
-        left.into_iter().map(collected).collect()
-    }
+/// What is of no pod, and, unless it is only to `look`, whether it is gone now.
+pub(super) async fn collect(cx: &Pods, look: bool) -> Vec<CollectedNetwork> {
+    let left = cx.node.network.collect(|| owners(&cx.registry), look).await;
+    left.into_iter().map(collected).collect()
+}
 
-    /// Ids of pods that may have a network: also those that are being made, and those whose records cannot be read.
-    fn owners(&self) -> HashSet<String> {
-        let held = self.registry.held();
-        let of_held = held.containers.values().filter_map(|one| one.pod.clone());
-        let pods = self.registry.all().into_iter().map(|pod| pod.id.clone());
-        pods.chain(held.pods.keys().cloned())
-            .chain(of_held)
-            .collect()
-    }
+/// Ids of pods that may have a network: also those that are being made, and those whose records cannot be read.
+fn owners(registry: &Registry) -> HashSet<String> {
+    let held = registry.held();
+    let of_held = held.containers.values().filter_map(|one| one.pod.clone());
+    let pods = registry.all().into_iter().map(|pod| pod.id.clone());
+    pods.chain(held.pods.keys().cloned())
+        .chain(of_held)
+        .collect()
+}
 
-    fn told(&self, attached: Attached) -> PodNetwork {
-        let ports = attached.ports.iter().map(|port| HostPort {
-            host_port: port.host_port.into(),
-            container_port: port.container_port.into(),
-            protocol: port.protocol.to_string(),
-            host_ip: port.host_ip.map_or_else(String::new, |ip| ip.to_string()),
-        });
-        PodNetwork {
-            name: self.name(&attached.sandbox_id),
-            kind: if attached.by_cni { "cni" } else { "bridge" }.to_owned(),
-            host_ports: ports.collect(),
-            pod: attached.sandbox_id,
-            network: attached.network,
-            interface: attached.interface,
-            addresses: attached.addresses,
-            netns: attached.netns.display().to_string(),
-            problem: attached.problem.unwrap_or_default(),
-        }
+fn describe(registry: &Registry, attached: Attached) -> PodNetwork {
+    let ports = attached.ports.iter().map(|port| HostPort {
+        host_port: port.host_port.into(),
+        container_port: port.container_port.into(),
+        protocol: port.protocol.to_string(),
+        host_ip: port.host_ip.map_or_else(String::new, |ip| ip.to_string()),
+    });
+    PodNetwork {
+        name: name(registry, &attached.sandbox_id),
+        kind: if attached.by_cni { "cni" } else { "bridge" }.to_owned(),
+        host_ports: ports.collect(),
+        pod: attached.sandbox_id,
+        network: attached.network,
+        interface: attached.interface,
+        addresses: attached.addresses,
+        netns: attached.netns.display().to_string(),
+        problem: attached.problem.unwrap_or_default(),
     }
+}
 
-    /// `namespace/name`, where somebody knows it.
-    fn name(&self, id: &str) -> String {
-        let held = self.registry.held();
-        let metadata = match self.registry.any(id) {
-            Some(pod) => Some(pod.cell.get().metadata()),
-            None => held
-                .pods
-                .get(id)
-                .and_then(|pod| pod.config.metadata.clone()),
-        };
-        metadata.map_or_else(String::new, |m| format!("{}/{}", m.namespace, m.name))
-    }
+/// `namespace/name`, where somebody knows it.
+fn name(registry: &Registry, id: &str) -> String {
+    let held = registry.held();
+    let metadata = match registry.any(id) {
+        Some(pod) => Some(pod.cell.get().metadata()),
+        None => held
+            .pods
+            .get(id)
+            .and_then(|pod| pod.config.metadata.clone()),
+    };
+    metadata.map_or_else(String::new, |m| format!("{}/{}", m.namespace, m.name))
 }
 
 fn collected(left: Leftover) -> CollectedNetwork {

@@ -13,21 +13,21 @@ use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    calls::Calls,
-    every_call::EveryCall,
-    metrics,
-    open::{Daemon, open},
+    cairn_service::CairnService, calls::Calls, every_call::EveryCall, metrics, open::open,
 };
 use crate::{
     accept::clients,
     config::Config,
-    cri::MAX_MESSAGE,
+    cri::{Cri, MAX_MESSAGE, Statistics},
     memory,
     pod::{
         error::{self, Kind},
         events::Events,
+        notices::Notices,
+        recover,
     },
     preflight, replace, spans,
+    stats::{Layers, Sampler},
     store::{self, Lock},
     stream,
     trace::{Action, Subject},
@@ -95,24 +95,14 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         .map_err(|why| Error::Unusable(format!("tracing.endpoint: {why}")))?;
     let (recorder, exporter) = tracing.unzip();
     let socket = config.socket().to_owned();
-    let Daemon {
-        cri,
-        cairn,
-        recovery,
-        plugins,
-        hooks,
-        events,
-        sampler,
-    } = open(config, Arc::clone(&streams))
-        .await
-        .map_err(|error| match error.kind {
-            Kind::Invalid | Kind::Unsupported => Error::Unusable(error.text),
-            _ => Error::Open(error),
-        })?;
-    let log = cairn.log.clone();
+    let pods = open(config).await.map_err(|error| match error.kind {
+        Kind::Invalid | Kind::Unsupported => Error::Unusable(error.text),
+        _ => Error::Open(error),
+    })?;
+    let Notices { hooks, events, log } = &pods.notices;
     let version = env!("CARGO_PKG_VERSION").to_owned();
     log.record(Subject::daemon(), Action::DaemonStarted { version });
-    let summary = recovery.run(&cri.config, plugins).await?;
+    let summary = recover::run(&pods).await?;
     tracing::info!(
         pods = summary.pods,
         containers = summary.containers,
@@ -124,13 +114,20 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let calls = Calls::default();
     let sources = metrics::Sources {
         calls: calls.clone(),
-        hooks: Arc::clone(&hooks),
-        images: cri.images.clone(),
-        registry: Arc::clone(&cri.pods),
-        log: log.clone(),
+        pods: Arc::clone(&pods),
     };
     let metrics = metrics.map(|listener| tokio::spawn(metrics::serve(listener, sources)));
     notify(NotifyState::Ready);
+    let sampler = Sampler::default();
+    let cri = Cri {
+        pods: Arc::clone(&pods),
+        statistics: Arc::new(Statistics {
+            pods: Arc::clone(&pods),
+            sampler: sampler.clone(),
+            layers: Layers::default(),
+        }),
+        streams: Arc::clone(&streams),
+    };
     let sampling = tokio::spawn(async move { sampler.run().await });
     let giving_back = tokio::spawn(memory::give_freed_back());
     let streaming = tokio::spawn(Arc::clone(&streams).serve(streams_at));
@@ -146,12 +143,14 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
         )
-        .add_service(CairnServer::new(cairn));
+        .add_service(CairnServer::new(CairnService {
+            pods: Arc::clone(&pods),
+        }));
     let shutdown = async {
         shutdown.await;
         log.record(Subject::daemon(), Action::DaemonStopping);
     };
-    let result = run(server, &events, &streams, listener, shutdown).await;
+    let result = run(server, events, &streams, listener, shutdown).await;
     streaming.abort();
     sampling.abort();
     giving_back.abort();

@@ -12,9 +12,10 @@ use super::{
 use crate::{
     pod::{
         error::{Error, Result},
+        pods::Pods,
         record::ContainerPhase,
         registry::Registry,
-        spec::{SpecStore, Specs},
+        spec::Specs,
         state::{Container, Pod},
     },
     trace::{Event, EventLog, Filter, What},
@@ -28,17 +29,13 @@ const HOOKS: [&str; 2] = ["CreateContainer", "ValidateContainerAdjustment"];
 ///
 /// # Errors
 /// Nothing is called so, or several containers are; or the specs cannot be read.
-pub async fn gather(
-    registry: &Registry,
-    specs: &SpecStore,
-    log: &EventLog,
-    wanted: &str,
-) -> Result<Explanation> {
+pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
+    let log = &pods.notices.log;
     if wanted.is_empty() {
         return Err(Error::invalid("a container's id or name is needed"));
     }
-    if let Some((pod, container)) = find(registry, wanted)? {
-        let specs = specs.read(&container.id).await?;
+    if let Some((pod, container)) = find(&pods.registry, wanted)? {
+        let specs = pods.node.specs.read(&container.id).await?;
         let events = recorded(log, Filter::new(&pod.id)).await;
         let of = |event: &&Arc<Event>| event.subject.container == container.id;
         let events: Vec<_> = events.iter().filter(of).cloned().collect();

@@ -2,73 +2,62 @@
 //!
 //! The place must be free: limits, signals and the removal at the end go to all that is in a container's cgroup.
 
-use std::sync::Arc;
-
 use super::{
     error::{Error, Result},
+    pods::Pods,
     record::ContainerPhase,
-    registry::Registry,
     setters,
     spec::Specs,
     state::Container,
 };
 use crate::{
-    cgroup::{self, CgroupPath, Host},
+    cgroup::{self, CgroupPath},
     oci::SpecError,
 };
 
 const FIELD: &str = "adjust.linux.cgroups_path";
 
-pub struct AdjustedCgroups {
-    pub registry: Arc<Registry>,
-    pub cgroups: Host,
-    /// Held from looking whether a cgroup is free until a container's record has it.
-    pub placing: tokio::sync::Mutex<()>,
+/// Puts the container where its adjustment asks for, if it does; the record has it then.
+///
+/// # Errors
+/// Names the field: it is no path of a cgroup, or something is there already. Or the record cannot be written.
+pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()> {
+    let linux = specs.adjustment.linux.as_ref();
+    let asked = linux.map_or("", |linux| linux.cgroups_path.as_str());
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let refused = |cause: String| {
+        let error = SpecError::invalid(FIELD, cause);
+        Error::from(setters::named(error, &specs.owners, &container.id))
+    };
+    let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
+    // Two that ask for one place at once would both find it free.
+    let _placing = cx.placing.lock().await;
+    if is_taken(cx, &container.id, &path) {
+        return Err(refused(format!(
+            "{path} is there already: what is in it would be limited and killed with the container"
+        )));
+    }
+    let path = path.as_str().to_owned();
+    container.cell.change(|record| record.cgroup = path).await?;
+    Ok(())
 }
 
-impl AdjustedCgroups {
-    /// Puts the container where its adjustment asks for, if it does; the record has it then.
-    ///
-    /// # Errors
-    /// Names the field: it is no path of a cgroup, or something is there already. Or the record cannot be written.
-    pub async fn place(&self, container: &Container, specs: &Specs) -> Result<()> {
-        let linux = specs.adjustment.linux.as_ref();
-        let asked = linux.map_or("", |linux| linux.cgroups_path.as_str());
-        if asked.is_empty() {
-            return Ok(());
-        }
-        let refused = |cause: String| {
-            let error = SpecError::invalid(FIELD, cause);
-            Error::from(setters::named(error, &specs.owners, &container.id))
-        };
-        let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
-        // Two that ask for one place at once would both find it free.
-        let _placing = self.placing.lock().await;
-        if self.is_taken(&container.id, &path) {
-            return Err(refused(format!(
-                "{path} is there already: what is in it would be limited and killed with the container"
-            )));
-        }
-        let path = path.as_str().to_owned();
-        container.cell.change(|record| record.cgroup = path).await?;
-        Ok(())
-    }
-
-    /// Somebody has it, or will have it when it starts.
-    #[expect(clippy::disallowed_methods, reason = "cgroups are in memory")]
-    fn is_taken(&self, id: &str, path: &CgroupPath) -> bool {
-        let group = self.cgroups.cgroup(path.clone());
-        let there = group.dirs().iter().any(|dir| dir.exists());
-        there
-            || self.registry.all().iter().any(|pod| {
-                pod.containers().iter().any(|other| {
-                    let record = other.cell.get();
-                    other.id != id
-                        && record.phase != ContainerPhase::Exited
-                        && overlap(&record.cgroup, path.as_str())
-                })
+/// Somebody has it, or will have it when it starts.
+#[expect(clippy::disallowed_methods, reason = "cgroups are in memory")]
+fn is_taken(cx: &Pods, id: &str, path: &CgroupPath) -> bool {
+    let group = cx.node.cgroups.cgroup(path.clone());
+    let there = group.dirs().iter().any(|dir| dir.exists());
+    there
+        || cx.registry.all().iter().any(|pod| {
+            pod.containers().iter().any(|other| {
+                let record = other.cell.get();
+                other.id != id
+                    && record.phase != ContainerPhase::Exited
+                    && overlap(&record.cgroup, path.as_str())
             })
-    }
+        })
 }
 
 /// Whether one lies in the other.

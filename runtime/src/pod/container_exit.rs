@@ -14,20 +14,18 @@ use std::{
 use super::{
     dirs::remove_dir,
     error::Result,
-    event_log::did,
-    events::{EventKind, Events},
-    hooks::Hooks,
-    processes::{CGROUP_GONE, Processes},
+    node::{CGROUP_GONE, Node},
+    op::Op,
+    pods::Pods,
     record::{ContainerPhase, Exit, Mark},
-    request::ContainerWork,
-    side_effects::Others,
+    side_effects,
     state::{Container, Eviction, Pod},
 };
 use crate::{
     clock, fault,
     monitor::{self, Ending, Monitor, MonitorError},
     store,
-    trace::{Action, EventLog},
+    trace::Action,
 };
 
 /// Between two tries to write an exit down.
@@ -39,7 +37,7 @@ pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
     let (pod, id) = (Arc::clone(pod), container.id.clone());
     tokio::spawn(async move {
         let ending = monitor.wait().await;
-        if let Err(error) = pod.ask_container(&id, ContainerWork::Exited(ending)).await {
+        if let Err(error) = pod.ask_container(&id, Op::Exited(ending)).await {
             tracing::warn!(pod = %pod.id, container = %id, %error, "the exit could not be handled");
         }
     });
@@ -58,152 +56,139 @@ pub async fn written_later(pod: &Pod, container: &Container) -> bool {
     }
 }
 
-pub struct ContainerExit {
-    pub processes: Arc<Processes>,
-    pub hooks: Arc<Hooks>,
-    pub others: Others,
-    pub events: Events,
-    pub log: EventLog,
+/// # Errors
+/// When the exit could not be written to disk; it holds in memory all the same.
+pub async fn exited(
+    cx: &Arc<Pods>,
+    pod: &Arc<Pod>,
+    container: &Arc<Container>,
+    ending: Ending,
+) -> Result<()> {
+    let (mut exit, finished_at) = match ending {
+        Ending::Exited(exit) => judge(&exit),
+        Ending::Lost => lost(&cx.node, container).await,
+    };
+    let mut message = String::new();
+    if let Some(Eviction { plugin, reason }) = container.evicted.get() {
+        exit.message = format!("evicted by a plugin: {reason}");
+        message = format!("evicted by {plugin}: {reason}");
+    }
+    let action = Action::Exited {
+        code: exit.code,
+        reason: exit.reason.clone(),
+        message,
+    };
+    let written = container
+        .cell
+        .record_fact(|record| {
+            record.phase = ContainerPhase::Exited;
+            record.finished_at = finished_at;
+            record.exit = exit;
+            if record.hooks.stop == Mark::None {
+                record.hooks.stop = Mark::Begun;
+            }
+        })
+        .await;
+    cx.notices.became(pod, Some(container), action);
+    match &written {
+        Ok(_) => give_back(&cx.node, container).await,
+        Err(_) => give_back_later(cx, pod, container),
+    }
+    send_stop_hook(cx, pod, container).await;
+    written?;
+    Ok(())
 }
 
-impl ContainerExit {
-    /// # Errors
-    /// When the exit could not be written to disk; it holds in memory all the same.
-    pub async fn exited(
-        self: &Arc<Self>,
-        pod: &Arc<Pod>,
-        container: &Arc<Container>,
-        ending: Ending,
-    ) -> Result<()> {
-        let (mut exit, finished_at) = match ending {
-            Ending::Exited(exit) => judge(&exit),
-            Ending::Lost => self.lost(container).await,
-        };
-        let mut message = String::new();
-        if let Some(Eviction { plugin, reason }) = container.evicted.get() {
-            exit.message = format!("evicted by a plugin: {reason}");
-            message = format!("evicted by {plugin}: {reason}");
-        }
-        let action = Action::Exited {
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message,
-        };
-        did(&self.log, pod, Some(container), action);
-        let written = container
+/// C-10, once in a container's life.
+pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
+    if container.cell.get().hooks.stop != Mark::Done {
+        stop_container_hook(cx, pod, container).await;
+        let told = container
             .cell
-            .record_fact(|record| {
-                record.phase = ContainerPhase::Exited;
-                record.finished_at = finished_at;
-                record.exit = exit;
-                if record.hooks.stop == Mark::None {
-                    record.hooks.stop = Mark::Begun;
-                }
-            })
+            .record_fact(|record| record.hooks.stop = Mark::Done)
             .await;
-        self.events.tell(pod, Some(container), EventKind::Stopped);
-        match &written {
-            Ok(_) => self.give_back(container).await,
-            Err(_) => self.give_back_later(pod, container),
-        }
-        self.send_stop_hook(pod, container).await;
-        written?;
-        Ok(())
-    }
-
-    /// C-10, once in a container's life.
-    pub async fn send_stop_hook(&self, pod: &Pod, container: &Container) {
-        if container.cell.get().hooks.stop != Mark::Done {
-            self.stop_container_hook(pod, container).await;
-            let told = container
-                .cell
-                .record_fact(|record| record.hooks.stop = Mark::Done)
-                .await;
-            match told {
-                // The removal that waited for this hook may be done with the record.
-                Ok(_) | Err(store::Error::Deleted { .. }) => {}
-                Err(error) => {
-                    tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
-                }
-            }
-        }
-        container.set_exit_told();
-    }
-
-    /// The hook and what its answers bring.
-    pub async fn stop_container_hook(&self, pod: &Pod, container: &Container) {
-        let answer = self.hooks.stop_container(pod, container).await;
-        let others = (&self.others, &answer.others);
-        self.hooks.carry_out(pod, container, others).await;
-    }
-
-    /// The exit is on no record, because the disk is full: until it is, the monitor keeps it for the next daemon.
-    fn give_back_later(self: &Arc<Self>, pod: &Arc<Pod>, container: &Arc<Container>) {
-        let (exit, pod, container) = (Arc::clone(self), Arc::clone(pod), Arc::clone(container));
-        tokio::spawn(async move {
-            if written_later(&pod, &container).await {
-                exit.give_back(&container).await;
-            }
-        });
-    }
-
-    /// The monitor died without leaving an exit: what it kept is killed.
-    async fn lost(&self, container: &Container) -> (Exit, i64) {
-        let dir = self.processes.dirs.container(&container.id);
-        match self.processes.launcher.cleanup(&dir).await {
-            Ok(Some(exit)) => return judge(&exit),
-            Ok(None) => {}
+        match told {
+            // The removal that waited for this hook may be done with the record.
+            Ok(_) | Err(store::Error::Deleted { .. }) => {}
             Err(error) => {
-                tracing::error!(container = %container.id, %error, "cannot clean up after a lost monitor");
+                tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
             }
         }
-        let exit = Exit {
-            code: 255,
-            reason: "MonitorLost".into(),
-            message: "the container's monitor was killed; the container was killed with it".into(),
-        };
-        (exit, clock::now_ns())
     }
+    container.set_exit_told();
+}
 
-    /// Monitor, processes, cgroup and directory. What cannot be given back is logged and tried
-    /// again when the container is removed.
-    pub async fn give_back(&self, container: &Container) {
-        let processes = &self.processes;
-        let dir = processes.dirs.container(&container.id);
-        let log = |what: &str, error: &dyn std::fmt::Display| {
-            tracing::warn!(container = %container.id, %error, "{what}");
-        };
-        let deleted = match container.monitor() {
-            Some(monitor) => delete(&monitor).await.map_err(|error| error.to_string()),
-            None => Err("it was not there".to_owned()),
-        };
-        container.set_monitor(None);
-        // Where the monitor itself could not clean up, another one does it for it.
-        if deleted.is_err()
-            && let Err(error) = processes.launcher.cleanup(&dir).await
-        {
-            container.unkillable.store(true, Ordering::Relaxed);
-            log("processes may be left", &error);
+/// The hook and what its answers bring.
+pub async fn stop_container_hook(cx: &Pods, pod: &Pod, container: &Container) {
+    let answer = cx.notices.hooks.stop_container(pod, container).await;
+    side_effects::apply(cx, pod, container, &answer.others).await;
+}
+
+/// The exit is on no record, because the disk is full: until it is, the monitor keeps it for the next daemon.
+fn give_back_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
+    let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
+    tokio::spawn(async move {
+        if written_later(&pod, &container).await {
+            give_back(&cx.node, &container).await;
         }
-        let patience = match container.unkillable.load(Ordering::Relaxed) {
-            true => Duration::ZERO,
-            false => CGROUP_GONE,
-        };
-        if let Err(error) = fault::pass("container.exit.cgroup").await {
-            return log("the cgroup is left", &error);
+    });
+}
+
+/// The monitor died without leaving an exit: what it kept is killed.
+async fn lost(node: &Node, container: &Container) -> (Exit, i64) {
+    let dir = node.dirs.container(&container.id);
+    match node.launcher.cleanup(&dir).await {
+        Ok(Some(exit)) => return judge(&exit),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::error!(container = %container.id, %error, "cannot clean up after a lost monitor");
         }
-        match processes.cgroup(&container.cell.get().cgroup) {
-            Ok(group) => {
-                if let Err(error) = group.remove(patience).await {
-                    log("the cgroup is left", &error);
-                }
+    }
+    let exit = Exit {
+        code: 255,
+        reason: "MonitorLost".into(),
+        message: "the container's monitor was killed; the container was killed with it".into(),
+    };
+    (exit, clock::now_ns())
+}
+
+/// Monitor, processes, cgroup and directory. What cannot be given back is logged and tried
+/// again when the container is removed.
+pub async fn give_back(node: &Node, container: &Container) {
+    let dir = node.dirs.container(&container.id);
+    let log = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::warn!(container = %container.id, %error, "{what}");
+    };
+    let deleted = match container.monitor() {
+        Some(monitor) => delete(&monitor).await.map_err(|error| error.to_string()),
+        None => Err("it was not there".to_owned()),
+    };
+    container.set_monitor(None);
+    // Where the monitor itself could not clean up, another one does it for it.
+    if deleted.is_err()
+        && let Err(error) = node.launcher.cleanup(&dir).await
+    {
+        container.unkillable.store(true, Ordering::Relaxed);
+        log("processes may be left", &error);
+    }
+    let patience = match container.unkillable.load(Ordering::Relaxed) {
+        true => Duration::ZERO,
+        false => CGROUP_GONE,
+    };
+    if let Err(error) = fault::pass("container.exit.cgroup").await {
+        return log("the cgroup is left", &error);
+    }
+    match node.cgroup(&container.cell.get().cgroup) {
+        Ok(group) => {
+            if let Err(error) = group.remove(patience).await {
+                log("the cgroup is left", &error);
             }
-            Err(error) => log("no cgroup to remove", &error),
         }
-        processes.unmount_root(&container.id);
-        if let Err(error) = remove_dir(&dir).await {
-            log("its directory is left", &error);
-        }
+        Err(error) => log("no cgroup to remove", &error),
+    }
+    node.unmount_root(&container.id);
+    if let Err(error) = remove_dir(&dir).await {
+        log("its directory is left", &error);
     }
 }
 

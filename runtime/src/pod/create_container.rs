@@ -6,29 +6,29 @@ use std::{path::PathBuf, sync::Arc};
 use proto_cri::v1 as cri;
 
 use super::{
-    adjusted_cgroup::AdjustedCgroups,
-    container_exit::ContainerExit,
+    adjusted_cgroup, container_exit,
     dirs::remove_large_dir,
     error::{AtStep as _, Error, Kind, Result},
-    event_log::did,
-    events::{EventKind, Events},
-    hooks::{Adjusted, Hooks},
+    hooks::Adjusted,
     image_volumes::{self, ImageMounts},
-    message::Describe,
+    message,
+    node::Node,
+    op::{CreateContainerRequest, Op},
+    pods::Pods,
     record::{ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Mark},
-    request::CreateContainerRequest,
-    selinux, setters,
-    spec::{SpecStore, Specs},
+    registry::{Registry, new_id},
+    selinux, setters, side_effects,
+    spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
 use crate::{
     cgroup, clock, fault,
-    host::lookup::{Lookups, Session},
-    image::{ImageRecord, Images, Rootfs},
-    oci::{self, ApplyContext, ContainerSpec, HostFacts, ImageFacts, Inputs, SeccompKind},
+    host::lookup::Session,
+    image::{ImageRecord, Rootfs},
+    oci::{self, ApplyContext, ContainerSpec, ImageFacts, Inputs, SeccompKind},
     spans,
-    store::{Cell, Store},
-    trace::{Action, EventLog},
+    store::Cell,
+    trace::Action,
 };
 
 /// A step, for messages.
@@ -36,317 +36,309 @@ const APPLY: &str = "apply the plugins' adjustment";
 /// A localhost profile longer than this is none (a moby-size profile has 15 kB).
 const PROFILE_MAX: u64 = 4 << 20;
 
-pub struct CreateContainer {
-    pub records: Store<ContainerRecord>,
-    pub specs: SpecStore,
-    pub images: Images,
-    pub host: Arc<HostFacts>,
-    pub lookups: Lookups,
-    pub describe: Describe,
-    pub places: AdjustedCgroups,
-    pub hooks: Arc<Hooks>,
-    /// For the undo: a container that plugins were asked about has stopped.
-    pub exit: Arc<ContainerExit>,
-    pub events: Events,
-    pub log: EventLog,
+/// Puts the checked request into the pod's queue.
+///
+/// # Errors
+/// Invalid, naming the field, or the step's own.
+pub async fn create_container(
+    pods: &Registry,
+    request: cri::CreateContainerRequest,
+) -> Result<String> {
+    let pod = pods.pod(&request.pod_sandbox_id)?;
+    let config = request
+        .config
+        .ok_or_else(|| Error::invalid("CreateContainer: config is missing"))?;
+    let wanted = CreateContainerRequest::check(config, request.sandbox_config, new_id()?)?;
+    pod.ask(Op::Create(Arc::new(wanted))).await
 }
 
-impl CreateContainer {
-    /// A container whose creation begins; its record is not on disk yet, and [`Self::run`] completes it.
-    pub fn begin(&self, pod: &Pod, request: &CreateContainerRequest) -> Container {
-        let record = ContainerRecord {
-            id: request.id.clone(),
-            pod: pod.id.clone(),
-            config: request.config.clone(),
-            created_at: clock::now_ns(),
-            stop_signal_number: libc::SIGTERM,
-            cgroup: cgroup::leaf(&pod.cell.get().cgroup_parent, &request.id),
-            ..ContainerRecord::default()
+/// A container whose creation begins; its record is not on disk yet, and [`run`] completes it.
+pub fn begin(node: &Node, pod: &Pod, request: &CreateContainerRequest) -> Container {
+    let record = ContainerRecord {
+        id: request.id.clone(),
+        pod: pod.id.clone(),
+        config: request.config.clone(),
+        created_at: clock::now_ns(),
+        stop_signal_number: libc::SIGTERM,
+        cgroup: cgroup::leaf(&pod.cell.get().cgroup_parent, &request.id),
+        ..ContainerRecord::default()
+    };
+    Container::new(Cell::of(node.containers.clone(), record))
+}
+
+/// # Errors
+/// The step that failed; nothing of the container is left, and plugins that were asked about
+/// it are told that it is gone.
+pub async fn run(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Arc<Container>,
+    request: &CreateContainerRequest,
+) -> Result<()> {
+    match create(cx, pod, container, request).await {
+        Ok(()) => {
+            let hooks = &cx.notices.hooks;
+            hooks.post_create_container(pod, container).await;
+            Ok(())
+        }
+        Err(error) => {
+            undo(cx, pod, container).await;
+            let name = request.name_key();
+            Err(error.at(&format!("sandbox {}: create container {name:?}", pod.id)))
+        }
+    }
+}
+
+async fn create(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Arc<Container>,
+    request: &CreateContainerRequest,
+) -> Result<()> {
+    let node = &cx.node;
+    let policies = &node.policies;
+    let handler = &pod.cell.get().runtime_handler;
+    if policies.get(handler).is_none() {
+        return Err(Error::new(Kind::WrongState, policies.refusal(handler)));
+    }
+    fault::pass("container.create.rootfs").await?;
+    let image = find_image(node, &request.config)?;
+    let root = pod.cell.get().user_namespace_root();
+    let rootfs = node
+        .images
+        .prepare_rootfs(&container.id, &image, root.map(|id| (id, id)));
+    let rootfs = spans::step("prepare the root", rootfs).await;
+    let rootfs = rootfs.step("root file system")?;
+    fault::pass("container.create.spec").await?;
+    let mounted = image_volumes::mount(&node.images, &node.dirs, pod, &request.config).await?;
+    let built = build(node, pod, container, request, (&image, &rootfs), &mounted);
+    let built = spans::step("build the spec", built);
+    // It may fill VOLUMEs, for minutes.
+    let built = container.unless_it_ends(2 * LOOKUP, built).await?;
+    for warning in &built.warnings {
+        tracing::warn!(container = %container.id, %warning, "spec");
+    }
+    let relabelled = selinux::relabel_trees(&node.dirs, &container.id, &built, &node.host);
+    container.unless_it_ends(LOOKUP, relabelled).await?;
+    fault::pass("container.create.hook").await?;
+    complete(cx, container, &image, &built, &mounted).await?;
+    let specs = Specs::new(built.spec);
+    let specs = adjust(cx, pod, container, &rootfs, specs).await?;
+    fault::pass("container.create.record").await?;
+    node.specs.write(&container.id, &specs).await?;
+    container
+        .cell
+        .change(|record| {
+            record.hooks.create = Mark::Done;
+            record.phase = ContainerPhase::Created;
+            record.resources = oci::resources_to_cri(&specs.spec);
+        })
+        .await?;
+    node.containers.sync().await?;
+    cx.notices
+        .became(pod, Some(container), Action::ContainerMade);
+    Ok(())
+}
+
+fn find_image(node: &Node, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
+    let wanted = config
+        .image
+        .as_ref()
+        .map_or("", |image| image.image.as_str());
+    node.images
+        .resolve(wanted)
+        .map_err(|error| Error::invalid(error.to_string()))?
+        .ok_or_else(|| Error::new(Kind::NotFound, format!("image {wanted:?}: not present")))
+}
+
+/// The spec as CRI asks for it.
+async fn build(
+    node: &Arc<Node>,
+    pod: &Pod,
+    container: &Arc<Container>,
+    request: &CreateContainerRequest,
+    (image, rootfs): (&Arc<ImageRecord>, &Rootfs),
+    mounted: &ImageMounts,
+) -> Result<ContainerSpec> {
+    let facts = image_facts(image, &request.config);
+    let mut sandbox = message::sandbox(node, pod);
+    if let Some(passed) = &request.sandbox_config
+        && !passed.log_directory.is_empty()
+    {
+        sandbox.log_directory.clone_from(&passed.log_directory);
+    }
+    let target = target_pid(pod, &request.config)?;
+    let text = |path: &'static str| node.images.rootfs_text(rootfs, path);
+    let passwd = text("/etc/passwd").await.step("image")?;
+    let group = text("/etc/group").await.step("image")?;
+    let record = container.cell.get();
+    let paths = oci::image_volumes(&record.config, &facts, message::policy(node, pod));
+    let mounts = record.config.mounts.iter().map(|m| &m.container_path);
+    let at = oci::destinations(paths.iter().chain(mounts).map(String::as_str));
+    let places = node.images.places(rootfs, at).await.step("image")?;
+    oci::check_volumes(&paths, &places)?;
+    let dir = node.dirs.volumes(&container.id);
+    let volumes = image_volumes::fill(&node.images, paths, &dir, rootfs).await?;
+    let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
+    let image_mounts = trees.map(|(at, tree)| (at.clone(), tree.clone())).collect();
+    let config = request.config.clone();
+    let (id, at) = (container.id.clone(), node.dirs.rootfs(&container.id));
+    let (own, policy) = (Arc::clone(node), Arc::clone(message::policy(node, pod)));
+    let built = move |session: &Session| {
+        let profile = match oci::from_cri::seccomp_choice(&config, &policy)? {
+            SeccompKind::Localhost(path) => Some(read_profile(session, &path)?),
+            SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
         };
-        Container::new(Cell::of(self.records.clone(), record))
-    }
+        oci::container_spec(&Inputs {
+            id: &id,
+            config: &config,
+            sandbox: &sandbox,
+            host: &own.host,
+            policy: &policy,
+            image: &facts,
+            view: session,
+            places: &places,
+            rootfs: &at,
+            passwd: passwd.as_deref(),
+            group: group.as_deref(),
+            seccomp_profile: profile.as_deref(),
+            target_pid_namespace: target.as_deref(),
+            volumes: &volumes,
+            image_mounts: &image_mounts,
+        })
+        .map_err(Error::from)
+    };
+    let ending = container.ends_within(LOOKUP);
+    node.lookups.run(&pod.id, ending, built).await?
+}
 
-    /// # Errors
-    /// The step that failed; nothing of the container is left, and plugins that were asked about
-    /// it are told that it is gone.
-    pub async fn run(
-        &self,
-        pod: &Pod,
-        container: &Arc<Container>,
-        request: CreateContainerRequest,
-    ) -> Result<()> {
-        match self.create(pod, container, &request).await {
-            Ok(()) => {
-                self.hooks.post_create_container(pod, container).await;
-                Ok(())
-            }
-            Err(error) => {
-                self.undo(pod, container).await;
-                let name = request.name_key();
-                Err(error.at(&format!("sandbox {}: create container {name:?}", pod.id)))
-            }
-        }
-    }
-
-    async fn create(
-        &self,
-        pod: &Pod,
-        container: &Arc<Container>,
-        request: &CreateContainerRequest,
-    ) -> Result<()> {
-        let policies = &self.describe.policies;
-        let handler = &pod.cell.get().runtime_handler;
-        if policies.get(handler).is_none() {
-            return Err(Error::new(Kind::WrongState, policies.refusal(handler)));
-        }
-        fault::pass("container.create.rootfs").await?;
-        let image = self.find_image(&request.config)?;
-        let root = pod.cell.get().user_namespace_root();
-        let rootfs = self
-            .images
-            .prepare_rootfs(&container.id, &image, root.map(|id| (id, id)));
-        let rootfs = spans::step("prepare the root", rootfs).await;
-        let rootfs = rootfs.step("root file system")?;
-        fault::pass("container.create.spec").await?;
-        let mounted =
-            image_volumes::mount(&self.images, &self.describe.dirs, pod, &request.config).await?;
-        let built = self.build(pod, container, request, (&image, &rootfs), &mounted);
-        let built = spans::step("build the spec", built);
-        // It may fill VOLUMEs, for minutes.
-        let built = container.unless_it_ends(2 * LOOKUP, built).await?;
-        for warning in &built.warnings {
-            tracing::warn!(container = %container.id, %warning, "spec");
-        }
-        let dirs = &self.describe.dirs;
-        let relabelled = selinux::relabel_trees(dirs, &container.id, &built, &self.host);
-        container.unless_it_ends(LOOKUP, relabelled).await?;
-        fault::pass("container.create.hook").await?;
-        self.complete(container, &image, &built, &mounted).await?;
-        let specs = Specs::new(built.spec);
-        let specs = self.adjust(pod, container, &rootfs, specs).await?;
-        fault::pass("container.create.record").await?;
-        self.specs.write(&container.id, &specs).await?;
-        container
-            .cell
-            .change(|record| {
-                record.hooks.create = Mark::Done;
-                record.phase = ContainerPhase::Created;
-                record.resources = oci::resources_to_cri(&specs.spec);
-            })
-            .await?;
-        self.records.sync().await?;
-        did(&self.log, pod, Some(container), Action::ContainerMade);
-        self.events.tell(pod, Some(container), EventKind::Created);
-        Ok(())
-    }
-
-    fn find_image(&self, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
-        let wanted = config
-            .image
-            .as_ref()
-            .map_or("", |image| image.image.as_str());
-        self.images
-            .resolve(wanted)
-            .map_err(|error| Error::invalid(error.to_string()))?
-            .ok_or_else(|| Error::new(Kind::NotFound, format!("image {wanted:?}: not present")))
-    }
-
-    /// The spec as CRI asks for it.
-    async fn build(
-        &self,
-        pod: &Pod,
-        container: &Arc<Container>,
-        request: &CreateContainerRequest,
-        (image, rootfs): (&Arc<ImageRecord>, &Rootfs),
-        mounted: &ImageMounts,
-    ) -> Result<ContainerSpec> {
-        let facts = image_facts(image, &request.config);
-        let mut sandbox = self.describe.sandbox(pod);
-        if let Some(passed) = &request.sandbox_config
-            && !passed.log_directory.is_empty()
-        {
-            sandbox.log_directory.clone_from(&passed.log_directory);
-        }
-        let target = target_pid(pod, &request.config)?;
-        let text = |path: &'static str| self.images.rootfs_text(rootfs, path);
-        let passwd = text("/etc/passwd").await.step("image")?;
-        let group = text("/etc/group").await.step("image")?;
-        let record = container.cell.get();
-        let paths = oci::image_volumes(&record.config, &facts, self.describe.policy(pod));
-        let mounts = record.config.mounts.iter().map(|m| &m.container_path);
-        let at = oci::destinations(paths.iter().chain(mounts).map(String::as_str));
-        let places = self.images.places(rootfs, at).await.step("image")?;
-        oci::check_volumes(&paths, &places)?;
-        let dir = self.describe.dirs.volumes(&container.id);
-        let volumes = image_volumes::fill(&self.images, paths, &dir, rootfs).await?;
-        let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
-        let image_mounts = trees.map(|(at, tree)| (at.clone(), tree.clone())).collect();
-        let config = request.config.clone();
-        let (id, at) = (
-            container.id.clone(),
-            self.describe.dirs.rootfs(&container.id),
-        );
-        let (host, policy) = (
-            Arc::clone(&self.host),
-            Arc::clone(self.describe.policy(pod)),
-        );
-        let built = move |session: &Session| {
-            let profile = match oci::from_cri::seccomp_choice(&config, &policy)? {
-                SeccompKind::Localhost(path) => Some(read_profile(session, &path)?),
-                SeccompKind::Unconfined | SeccompKind::RuntimeDefault => None,
+/// Completes the record, and notes that the hook begins.
+async fn complete(
+    cx: &Pods,
+    container: &Container,
+    image: &ImageRecord,
+    built: &ContainerSpec,
+    mounted: &ImageMounts,
+) -> Result<()> {
+    let begun = if cx.notices.hooks.enabled() {
+        Mark::Begun
+    } else {
+        Mark::None
+    };
+    let id = image.id.to_string();
+    container
+        .cell
+        .change(|record| {
+            let asked = record.config.image.clone().unwrap_or_default();
+            record.image = ContainerImage {
+                name: image.repo_tags.first().cloned().unwrap_or(asked.image),
+                reference: image
+                    .repo_digests
+                    .first()
+                    .cloned()
+                    .unwrap_or_else(|| id.clone()),
+                id,
+                user_specified: asked.user_specified_image,
+                annotations: asked.annotations,
+                runtime_handler: asked.runtime_handler,
             };
-            oci::container_spec(&Inputs {
-                id: &id,
-                config: &config,
-                sandbox: &sandbox,
-                host: &host,
-                policy: &policy,
-                image: &facts,
-                view: session,
-                places: &places,
-                rootfs: &at,
-                passwd: passwd.as_deref(),
-                group: group.as_deref(),
-                seccomp_profile: profile.as_deref(),
-                target_pid_namespace: target.as_deref(),
-                volumes: &volumes,
-                image_mounts: &image_mounts,
-            })
-            .map_err(Error::from)
-        };
-        let ending = container.ends_within(LOOKUP);
-        self.lookups.run(&pod.id, ending, built).await?
-    }
-
-    /// Completes the record, and notes that the hook begins.
-    async fn complete(
-        &self,
-        container: &Container,
-        image: &ImageRecord,
-        built: &ContainerSpec,
-        mounted: &ImageMounts,
-    ) -> Result<()> {
-        let begun = if self.hooks.enabled() {
-            Mark::Begun
-        } else {
-            Mark::None
-        };
-        let id = image.id.to_string();
-        container
-            .cell
-            .change(|record| {
-                let asked = record.config.image.clone().unwrap_or_default();
-                record.image = ContainerImage {
-                    name: image.repo_tags.first().cloned().unwrap_or(asked.image),
-                    reference: image
-                        .repo_digests
-                        .first()
-                        .cloned()
-                        .unwrap_or_else(|| id.clone()),
-                    id,
-                    user_specified: asked.user_specified_image,
-                    annotations: asked.annotations,
-                    runtime_handler: asked.runtime_handler,
-                };
-                for mount in &mut record.config.mounts {
-                    let id = mounted.get(&mount.container_path).map(|(_, id)| id);
-                    if let (Some(image), Some(id)) = (&mut mount.image, id) {
-                        image.image_ref.clone_from(id);
-                    }
+            for mount in &mut record.config.mounts {
+                let id = mounted.get(&mount.container_path).map(|(_, id)| id);
+                if let (Some(image), Some(id)) = (&mut mount.image, id) {
+                    image.image_ref.clone_from(id);
                 }
-                record.log_path.clone_from(&built.log_path);
-                record.user = ContainerUser {
-                    uid: i64::from(built.user.uid),
-                    gid: i64::from(built.user.gid),
-                    groups: built
-                        .user
-                        .supplemental_groups
-                        .iter()
-                        .map(|g| i64::from(*g))
-                        .collect(),
-                };
-                record.stop_signal = built.stop_signal.cri.into();
-                record.stop_signal_number = built.stop_signal.number;
-                record.resources = built.resources.clone();
-                record.hooks.create = begun;
-            })
-            .await?;
-        Ok(())
-    }
-
-    /// The CreateContainer hook: other containers' updates, then this one's adjustment.
-    async fn adjust(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        rootfs: &Rootfs,
-        mut specs: Specs,
-    ) -> Result<Specs> {
-        let answer = self.hooks.create_container(pod, container, &specs).await?;
-        let others = (&self.exit.others, &answer.others);
-        self.hooks.carry_out(pod, container, others).await;
-        // With it goes the turn.
-        let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
-            return Ok(specs);
-        };
-        let at = oci::destinations(adjustment.mounts.iter().map(|m| m.destination.as_str()));
-        let places = self.images.places(rootfs, at).await.step(APPLY)?;
-        let mut spec = specs.spec.clone();
-        let (host, policy) = (
-            Arc::clone(&self.host),
-            Arc::clone(self.describe.policy(pod)),
-        );
-        let (asked, id) = (adjustment.clone(), container.id.clone());
-        let set_by = owners.clone();
-        let applied = move |session: &Session| {
-            let context = ApplyContext {
-                host: &host,
-                policy: &policy,
-                view: session,
-                places: &places,
-            };
-            oci::apply_adjustment(&mut spec, &asked, &context)
-                .map(|()| spec)
-                .map_err(|error| Error::from(setters::named(error, &set_by, &id)))
-        };
-        let ending = container.ends_within(LOOKUP);
-        let applied = self.lookups.run(&pod.id, ending, applied).await;
-        let spec = applied
-            .map_err(Error::from)
-            .flatten()
-            .map_err(|error| error.at(APPLY))?;
-        specs.base = Some(std::mem::replace(&mut specs.spec, spec));
-        specs.adjustment = adjustment;
-        specs.owners = owners;
-        let placed = self.places.place(container, &specs).await;
-        placed.map_err(|error| error.at(APPLY))?;
-        container.set_message(&self.describe.from_spec(pod, container, &specs));
-        Ok(specs)
-    }
-
-    /// Reverse order; each step is idempotent, and what cannot be undone is swept at the next
-    /// start of the daemon.
-    pub async fn undo(&self, pod: &Pod, container: &Container) {
-        if container.cell.get().hooks.create != Mark::None {
-            // Stop and Remove to all (NRI-430); the caller fails already.
-            self.exit.stop_container_hook(pod, container).await;
-            let _ = self.hooks.remove_container(pod, container).await;
-        }
-        let released = self.images.release_rootfs(&container.id).await;
-        let volumes = self.describe.dirs.volumes(&container.id);
-        let volumes = remove_large_dir(&self.images, &volumes).await;
-        let steps = [
-            ("specs", self.specs.remove(&container.id).await),
-            ("root file system", released.step("release")),
-            ("volumes", volumes),
-            ("record", container.cell.delete().await.map_err(Error::from)),
-        ];
-        for (step, result) in steps {
-            if let Err(error) = result {
-                tracing::error!(container = %container.id, step, %error, "undo of a failed CreateContainer");
             }
+            record.log_path.clone_from(&built.log_path);
+            record.user = ContainerUser {
+                uid: i64::from(built.user.uid),
+                gid: i64::from(built.user.gid),
+                groups: built
+                    .user
+                    .supplemental_groups
+                    .iter()
+                    .map(|g| i64::from(*g))
+                    .collect(),
+            };
+            record.stop_signal = built.stop_signal.cri.into();
+            record.stop_signal_number = built.stop_signal.number;
+            record.resources = built.resources.clone();
+            record.hooks.create = begun;
+        })
+        .await?;
+    Ok(())
+}
+
+/// The CreateContainer hook: other containers' updates, then this one's adjustment.
+async fn adjust(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Container,
+    rootfs: &Rootfs,
+    mut specs: Specs,
+) -> Result<Specs> {
+    let (node, hooks) = (&cx.node, &cx.notices.hooks);
+    let answer = hooks.create_container(pod, container, &specs).await?;
+    side_effects::apply(cx, pod, container, &answer.others).await;
+    // With it goes the turn.
+    let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
+        return Ok(specs);
+    };
+    let at = oci::destinations(adjustment.mounts.iter().map(|m| m.destination.as_str()));
+    let places = node.images.places(rootfs, at).await.step(APPLY)?;
+    let mut spec = specs.spec.clone();
+    let (own, policy) = (Arc::clone(node), Arc::clone(message::policy(node, pod)));
+    let (asked, id) = (adjustment.clone(), container.id.clone());
+    let set_by = owners.clone();
+    let applied = move |session: &Session| {
+        let context = ApplyContext {
+            host: &own.host,
+            policy: &policy,
+            view: session,
+            places: &places,
+        };
+        oci::apply_adjustment(&mut spec, &asked, &context)
+            .map(|()| spec)
+            .map_err(|error| Error::from(setters::named(error, &set_by, &id)))
+    };
+    let ending = container.ends_within(LOOKUP);
+    let applied = node.lookups.run(&pod.id, ending, applied).await;
+    let spec = applied
+        .map_err(Error::from)
+        .flatten()
+        .map_err(|error| error.at(APPLY))?;
+    specs.base = Some(std::mem::replace(&mut specs.spec, spec));
+    specs.adjustment = adjustment;
+    specs.owners = owners;
+    let placed = adjusted_cgroup::place(cx, container, &specs).await;
+    placed.map_err(|error| error.at(APPLY))?;
+    container.set_message(&message::from_spec(node, pod, container, &specs));
+    Ok(specs)
+}
+
+/// Reverse order; each step is idempotent, and what cannot be undone is swept at the next
+/// start of the daemon.
+pub async fn undo(cx: &Pods, pod: &Pod, container: &Container) {
+    if container.cell.get().hooks.create != Mark::None {
+        // Stop and Remove to all (NRI-430); the caller fails already.
+        container_exit::stop_container_hook(cx, pod, container).await;
+        let _ = cx.notices.hooks.remove_container(pod, container).await;
+    }
+    let node = &cx.node;
+    let released = node.images.release_rootfs(&container.id).await;
+    let volumes = node.dirs.volumes(&container.id);
+    let volumes = remove_large_dir(&node.images, &volumes).await;
+    let steps = [
+        ("specs", node.specs.remove(&container.id).await),
+        ("root file system", released.step("release")),
+        ("volumes", volumes),
+        ("record", container.cell.delete().await.map_err(Error::from)),
+    ];
+    for (step, result) in steps {
+        if let Err(error) = result {
+            tracing::error!(container = %container.id, step, %error, "undo of a failed CreateContainer");
         }
     }
+    pod.forget(&container.id);
 }
 
 fn read_profile(session: &Session, path: &str) -> Result<String> {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!            queue                    admit::…                 JoinSet
-//!  callers ────────► on_message ─────────────► Run ─► spawn ───────────► on_end ─┐
+//!  callers ────────► on_request ─────────────► Run ─► spawn ───────────► on_end ─┐
 //!                        ▲                      Wait ─► waiting                  │
 //!                        └──────────────────────────────────────◄── admit again ─┘
 //! ```
@@ -25,56 +25,48 @@ use tokio::{
 };
 
 use super::{
-    admit::{self, Decision, PodWork, Verb},
+    admit::{self, Decision, PodWork},
+    container_exit, create_container,
     error::{Error, Kind, Result},
     event_log,
+    op::{CreateContainerRequest, Op, Reply, Request},
+    pods::Pods,
     record::ContainerPhase,
-    request::{ContainerWork, CreateContainerRequest, Message, Reply},
+    remove_container, remove_pod_sandbox, start_container,
     state::{Container, Pod},
-    steps::Steps,
+    stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
-use crate::trace::Subject;
 
 /// Requests that may wait for a step to end; more are refused.
 const MAX_WAITING: usize = 512;
 
-/// Which step a child task is. A container has one step at a time, but for its exit: that may be recorded while another
-/// step is under way.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    StopPod,
-    RemovePod,
-    UpdatePod,
-    Container(String),
-    Exit(String),
-}
-
 /// On the heap: these are large, and would be moved from stack to stack.
 type StepFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
+/// A step under way. A container has one at a time, but for its exit: that may be recorded while another one is under way.
 struct Running {
-    verb: Option<Verb>,
-    waiters: Vec<Reply<()>>,
+    op: Op,
+    /// The container that it is about, if it is about one.
+    container: Option<Arc<Container>>,
+    waiters: Vec<Reply>,
 }
 
 pub struct Driver {
     pod: Arc<Pod>,
-    queue: mpsc::Receiver<Message>,
-    steps: Arc<Steps>,
+    queue: mpsc::Receiver<Request>,
+    cx: Arc<Pods>,
     tasks: JoinSet<Result<()>>,
-    keys: HashMap<task::Id, Key>,
-    running: HashMap<Key, Running>,
-    waiting: VecDeque<Message>,
+    running: HashMap<task::Id, Running>,
+    waiting: VecDeque<Request>,
 }
 
 impl Driver {
-    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Message>, steps: Arc<Steps>) -> Self {
+    pub fn new(pod: Arc<Pod>, queue: mpsc::Receiver<Request>, cx: Arc<Pods>) -> Self {
         Self {
             pod,
             queue,
-            steps,
+            cx,
             tasks: JoinSet::new(),
-            keys: HashMap::new(),
             running: HashMap::new(),
             waiting: VecDeque::new(),
         }
@@ -91,106 +83,117 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(end) = self.tasks.join_next_with_id() => {
-                    let removed = self.on_end(end);
-                    if removed {
-                        self.farewell();
-                        return;
+                    if self.on_end(end) {
+                        return self.end();
                     }
-                    for message in std::mem::take(&mut self.waiting) {
-                        self.on_message(message);
+                    for request in std::mem::take(&mut self.waiting) {
+                        self.on_request(request);
                     }
                 }
-                message = self.queue.recv() => match message {
-                    Some(message) => self.on_message(message),
+                request = self.queue.recv() => match request {
+                    Some(request) => self.on_request(request),
                     None => return,
                 },
             }
         }
     }
 
-    /// The pod is gone: what still waits for it learns so.
-    fn farewell(&mut self) {
+    /// The pod is removed: answers the requests that still wait.
+    fn end(mut self) {
         self.queue.close();
-        while let Ok(message) = self.queue.try_recv() {
-            self.waiting.push_back(message);
+        while let Ok(request) = self.queue.try_recv() {
+            self.waiting.push_back(request);
         }
-        let id = &self.pod.id;
-        for message in self.waiting.drain(..) {
-            message.without_pod(id);
-        }
-    }
-
-    fn work(&self) -> PodWork {
-        PodWork {
-            updating: self.running.contains_key(&Key::UpdatePod),
-            stopping: self.running.contains_key(&Key::StopPod),
-            removing: self.running.contains_key(&Key::RemovePod),
+        for Request {
+            op,
+            container,
+            reply,
+        } in self.waiting
+        {
+            let id = container.unwrap_or_else(|| self.pod.id.clone());
+            reply.send(op.on_absent(&id).map(|()| id));
         }
     }
 
-    fn on_message(&mut self, message: Message) {
+    fn on_request(&mut self, request: Request) {
         if self.waiting.len() >= MAX_WAITING {
             let text = format!(
                 "sandbox {}: {MAX_WAITING} requests wait already",
                 self.pod.id
             );
-            return message.refuse(Error::new(Kind::Exhausted, text));
+            let error = Error::new(Kind::Exhausted, text);
+            return request.reply.send(Err(error));
         }
-        self.cut_short(&message);
-        match message {
-            Message::Create(request, reply) => self.create(request, reply),
-            Message::Container { id, work, reply } => self.container(id, work, reply),
-            Message::StopPod(reply) => {
-                let decision = admit::stop_pod(self.pod.stopped(), self.work());
-                if decision == Decision::Wait {
-                    return self.waiting.push_back(Message::StopPod(reply));
-                }
-                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = Box::pin(async move { steps.stop_pod_sandbox.run(&pod).await });
-                self.pod_step(Key::StopPod, decision, reply, step);
-            }
-            Message::RemovePod(reply) => {
-                let decision = admit::remove_pod(self.work());
-                if decision == Decision::Wait {
-                    return self.waiting.push_back(Message::RemovePod(reply));
-                }
-                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = Box::pin(async move { steps.remove_pod_sandbox.run(&pod).await });
-                self.pod_step(Key::RemovePod, decision, reply, step);
-            }
-            Message::UpdatePod(request, reply) => {
-                let decision = admit::update_pod(self.pod.cell.get().phase, self.work());
-                if decision == Decision::Wait {
-                    return self.waiting.push_back(Message::UpdatePod(request, reply));
-                }
-                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = Box::pin(async move {
-                    let update = &steps.update_pod_sandbox_resources;
-                    update.run(&pod, *request).await
-                });
-                self.pod_step(Key::UpdatePod, decision, reply, step);
-            }
+        let id = request.container.as_ref();
+        let container = id.and_then(|id| self.pod.container(id));
+        self.cut_short(&request.op, container.as_deref());
+        if let Op::Create(wanted) = &request.op
+            && let Some(existing) = self.pod.container_named(&wanted.name_key())
+        {
+            let wanted = Arc::clone(wanted);
+            return self.create_again(&existing, &wanted, request);
         }
+        let decision = self.decide(&request.op, container.as_deref());
+        match (decision, &request.op, &container) {
+            (Decision::Shorten, Op::Stop { grace }, Some(container)) => {
+                container.grace.shorten(*grace);
+            }
+            (Decision::CutShort, _, Some(container)) => container.grace.shorten(Duration::ZERO),
+            _ => {}
+        }
+        let id = || request.container.as_ref().unwrap_or(&self.pod.id).clone();
+        let answer = match decision {
+            Decision::Run => return self.spawn(request, container),
+            Decision::Join | Decision::Shorten => return self.join(request, container.as_deref()),
+            Decision::Wait | Decision::CutShort => return self.waiting.push_back(request),
+            Decision::Done => Ok(id()),
+            Decision::Absent => request.op.on_absent(&id()).map(|()| id()),
+            Decision::Deny(denial) => {
+                let what = match (&request.op, &request.container) {
+                    (Op::Create(_), _) => format!("sandbox {}: create container", id()),
+                    (_, Some(id)) => format!("container {id}"),
+                    (_, None) => format!("sandbox {}", id()),
+                };
+                Err(Error::new(Kind::WrongState, format!("{what}: {denial}")))
+            }
+        };
+        request.reply.send(answer);
+    }
+
+    fn decide(&self, op: &Op, container: Option<&Container>) -> Decision {
+        let any = |is: fn(&Op) -> bool| self.running.values().any(|one| is(&one.op));
+        let work = PodWork {
+            updating: any(|op| matches!(op, Op::UpdatePod(_))),
+            stopping: any(|op| matches!(op, Op::StopPod)),
+            removing: any(|op| matches!(op, Op::RemovePod)),
+        };
+        let container = container.map(|one| (one.cell.get().phase, self.step_of(one)));
+        let phase = self.pod.cell.get().phase;
+        admit::decide(op, phase, self.pod.stopped(), work, container)
+    }
+
+    /// The step of a container that counts for admission: the main one, else the exit under way.
+    fn step_of(&self, container: &Container) -> Option<&Op> {
+        let is_its = |running: &&Running| {
+            let of = running.container.as_ref();
+            of.is_some_and(|of| of.id == container.id)
+        };
+        let steps = self.running.values().filter(is_its).map(|one| &one.op);
+        steps.min_by_key(|op| matches!(op, Op::Exited(_)))
     }
 
     /// A stop or removal waits for the creation and the start under way, but not for paths that they look up.
-    fn cut_short(&self, message: &Message) {
-        use ContainerWork::{Remove, Stop};
-        match message {
-            Message::StopPod(_) | Message::RemovePod(_) => {
+    fn cut_short(&self, op: &Op, container: Option<&Container>) {
+        match (op, container) {
+            (Op::StopPod | Op::RemovePod, _) => {
                 for container in self.pod.containers() {
                     container.ending.cancel();
                 }
             }
-            Message::Container {
-                id,
-                work: work @ (Stop { .. } | Remove),
-                ..
-            } => {
+            (Op::Remove, Some(container)) => container.ending.cancel(),
+            (Op::Stop { .. }, Some(container)) => {
                 // A container that is stopped before its start may be started later.
-                let under_way = matches!(self.verb_of(id), Some(Verb::Create | Verb::Start));
-                let ends = matches!(work, Remove) || under_way;
-                if ends && let Some(container) = self.pod.container(id) {
+                if let Some(Op::Create(_) | Op::Start) = self.step_of(container) {
                     container.ending.cancel();
                 }
             }
@@ -198,168 +201,90 @@ impl Driver {
         }
     }
 
-    fn pod_step(&mut self, key: Key, decision: Decision, reply: Reply<()>, step: StepFuture) {
-        match decision {
-            Decision::Run => self.spawn(key, None, reply, step),
-            Decision::Join => self.join(&key, reply),
-            Decision::Deny(reason) => {
-                let text = format!("sandbox {}: {reason}", self.pod.id);
-                reply.send(Err(Error::new(Kind::WrongState, text)));
-            }
-            _ => reply.send(Ok(())),
-        }
-    }
-
-    fn create(&mut self, request: Box<CreateContainerRequest>, reply: Reply<String>) {
-        let name = request.name_key();
-        if let Some(existing) = self.pod.container_named(&name) {
-            return self.create_again(&existing, &request, reply);
-        }
-        let decision = self.admits_creation();
-        if let Decision::Deny(reason) = decision {
-            let text = format!("sandbox {}: create container: {reason}", self.pod.id);
-            return reply.send(Err(Error::new(Kind::WrongState, text)));
-        }
-        let container = Arc::new(self.steps.create_container.begin(&self.pod, &request));
-        let id = container.id.clone();
-        self.pod.insert(Arc::clone(&container));
-        let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-        let step = Box::pin(async move {
-            let create = &steps.create_container;
-            let result = create.run(&pod, &container, *request).await;
-            if result.is_err() {
-                pod.forget(&container.id);
-            }
-            result
-        });
-        let key = Key::Container(id.clone());
-        self.spawn(key, Some(Verb::Create), reply.with(id), step);
-    }
-
-    fn admits_creation(&self) -> Decision {
-        admit::create(self.pod.cell.get().phase, self.work())
-    }
-
     /// The same request again gets the same container, as long as no client has named that and nothing has happened to
     /// it: the answer may be lost. Any other request for the name is refused (CRI-113).
     fn create_again(
         &mut self,
         existing: &Arc<Container>,
-        request: &CreateContainerRequest,
-        reply: Reply<String>,
+        wanted: &CreateContainerRequest,
+        request: Request,
     ) {
-        let id = existing.id.clone();
-        let (record, step) = (existing.cell.get(), self.verb_of(&id));
+        let (id, record, step) = (
+            existing.id.clone(),
+            existing.cell.get(),
+            self.step_of(existing),
+        );
         let as_made = record.phase == ContainerPhase::Created
             && step.is_none()
-            && matches!(self.admits_creation(), Decision::Run);
-        let (name, pod) = (request.name_key(), &self.pod.id);
-        let refusal = |why: String| {
-            let text = format!("container name {name:?} in sandbox {pod}: {why}");
-            Err(Error::new(Kind::Exists, text))
-        };
-        if !request.made(&record.config) {
-            reply.send(refusal(format!("taken by container {id}")));
-        } else if step == Some(Verb::Create) {
-            self.join(&Key::Container(id.clone()), reply.with(id));
+            && self.decide(&request.op, None) == Decision::Run;
+        let why = if !wanted.made(&record.config) {
+            format!("taken by container {id}")
+        } else if matches!(step, Some(Op::Create(_))) {
+            return self.join(request, Some(existing));
         } else if as_made && !existing.is_known() {
-            reply.send(Ok(id));
+            return request.reply.send(Ok(id));
         } else {
-            reply.send(refusal(format!("container {id} exists already")));
-        }
-    }
-
-    /// The step that counts for admission: the main one, else the exit under way.
-    fn verb_of(&self, id: &str) -> Option<Verb> {
-        let of = |key: Key| self.running.get(&key).and_then(|running| running.verb);
-        of(Key::Container(id.to_owned())).or_else(|| of(Key::Exit(id.to_owned())))
-    }
-
-    fn container(&mut self, id: String, work: ContainerWork, reply: Reply<()>) {
-        let Some(container) = self.pod.container(&id) else {
-            return reply.send(work.without_container(&id));
+            format!("container {id} exists already")
         };
-        let decision = admit::container(
-            self.pod.cell.get().phase,
-            self.work(),
-            container.cell.get().phase,
-            self.verb_of(&id),
-            work.verb(),
-        );
-        let key = match work {
-            ContainerWork::Exited(_) => Key::Exit(id.clone()),
-            _ => Key::Container(id.clone()),
-        };
-        match decision {
-            Decision::Run => {
-                let verb = work.verb();
-                // Here, not in the step: a removal that comes next may already cut it short.
-                if let ContainerWork::Stop { grace } = work {
-                    container.grace.begin(grace);
-                }
-                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = Box::pin(async move { steps.container(&pod, &container, work).await });
-                self.spawn(key, Some(verb), reply, step);
-            }
-            Decision::Join => self.join(&key, reply),
-            Decision::Shorten => {
-                if let ContainerWork::Stop { grace } = work {
-                    container.grace.shorten(grace);
-                }
-                self.join(&key, reply);
-            }
-            Decision::CutShort => {
-                container.grace.shorten(Duration::ZERO);
-                self.waiting
-                    .push_back(Message::Container { id, work, reply });
-            }
-            Decision::Wait => self
-                .waiting
-                .push_back(Message::Container { id, work, reply }),
-            Decision::Done => reply.send(Ok(())),
-            Decision::Deny(reason) => {
-                let text = format!("container {id}: {reason}");
-                reply.send(Err(Error::new(Kind::WrongState, text)));
-            }
-        }
+        let (name, pod) = (wanted.name_key(), &self.pod.id);
+        let text = format!("container name {name:?} in sandbox {pod}: {why}");
+        request.reply.send(Err(Error::new(Kind::Exists, text)));
     }
 
-    fn join(&mut self, key: &Key, waiter: Reply<()>) {
-        match self.running.get_mut(key) {
-            Some(running) => running.waiters.push(waiter),
+    /// Waits for the end of the same step of the same object.
+    fn join(&mut self, request: Request, container: Option<&Container>) {
+        let container = container.map(|container| &container.id);
+        let is_it = |running: &&mut Running| {
+            let of = running.container.as_ref().map(|of| &of.id);
+            running.op.is_same(&request.op) && of == container
+        };
+        match self.running.values_mut().find(is_it) {
+            Some(running) => running.waiters.push(request.reply),
             // Admission said that it runs; were it not so, the caller must not hang.
-            None => waiter.send(Err(Error::failed("the step to join has ended; try again"))),
+            None => {
+                let error = Error::failed("the step to join has ended; try again");
+                request.reply.send(Err(error));
+            }
         }
     }
 
-    fn spawn(&mut self, key: Key, verb: Option<Verb>, waiter: Reply<()>, step: StepFuture) {
-        let subject = self.subject(&key);
-        let (log, unsynced) = (self.steps.log.clone(), self.steps.unsynced.clone());
+    fn spawn(&mut self, request: Request, container: Option<Arc<Container>>) {
+        let Request { op, reply, .. } = request;
+        let container = match &op {
+            Op::Create(wanted) => {
+                let begun = create_container::begin(&self.cx.node, &self.pod, wanted);
+                let begun = Arc::new(begun);
+                self.pod.insert(Arc::clone(&begun));
+                Some(begun)
+            }
+            _ => container,
+        };
+        // Here, not in the step: a removal that comes next may already cut it short.
+        if let (Op::Stop { grace }, Some(container)) = (&op, &container) {
+            container.grace.begin(*grace);
+        }
+        let subject = event_log::subject(&self.pod, container.as_deref());
+        let (log, unsynced) = (self.cx.notices.log.clone(), self.cx.node.unsynced.clone());
+        let step = step(&self.cx, &self.pod, container.clone(), op.clone());
         // What the caller is told of is on disk (CRI-811).
         let step = async move {
             step.await?;
             Ok(unsynced.sync().await?)
         };
         // In whose course the step is done: his who came first.
-        let asker = waiter.asker.clone();
-        let task = match call(&key, verb) {
+        let asker = reply.asker.clone();
+        let task = match op.rpc() {
             Some(call) => self.tasks.spawn(
                 asker.scope(async move { event_log::during(call, &log, subject, step).await }),
             ),
             None => self.tasks.spawn(asker.scope(step)),
         };
-        let task = task.id();
-        self.keys.insert(task, key.clone());
-        let waiters = vec![waiter];
-        self.running.insert(key, Running { verb, waiters });
-    }
-
-    fn subject(&self, key: &Key) -> Subject {
-        let container = match key {
-            Key::Container(id) | Key::Exit(id) => self.pod.container(id),
-            Key::StopPod | Key::RemovePod | Key::UpdatePod => None,
+        let running = Running {
+            op,
+            container,
+            waiters: vec![reply],
         };
-        event_log::subject(&self.pod, container.as_deref())
+        self.running.insert(task.id(), running);
     }
 
     /// True when the pod has been removed.
@@ -375,31 +300,46 @@ impl Driver {
                 (error.id(), Err(Error::failed(text)))
             }
         };
-        let Some(key) = self.keys.remove(&task) else {
+        let Some(running) = self.running.remove(&task) else {
             return false;
         };
-        let Some(running) = self.running.remove(&key) else {
-            return false;
-        };
+        let id = running.container.as_ref().map_or(&self.pod.id, |of| &of.id);
         for waiter in running.waiters {
-            waiter.send(result.clone());
+            waiter.send(result.clone().map(|()| id.clone()));
         }
-        matches!(key, Key::RemovePod) && result.is_ok()
+        matches!(running.op, Op::RemovePod) && result.is_ok()
     }
 }
 
-/// The CRI call that a step answers; an exit answers none.
-fn call(key: &Key, verb: Option<Verb>) -> Option<&'static str> {
-    match (key, verb) {
-        (Key::StopPod, _) => Some("StopPodSandbox"),
-        (Key::RemovePod, _) => Some("RemovePodSandbox"),
-        (Key::UpdatePod, _) => Some("UpdatePodSandboxResources"),
-        (_, Some(Verb::Create)) => Some("CreateContainer"),
-        (_, Some(Verb::Start)) => Some("StartContainer"),
-        (_, Some(Verb::Stop)) => Some("StopContainer"),
-        (_, Some(Verb::Update)) => Some("UpdateContainerResources"),
-        (_, Some(Verb::Remove)) => Some("RemoveContainer"),
-        (_, Some(Verb::Exit) | None) => None,
+/// The step that an operation is.
+fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: Op) -> StepFuture {
+    let (cx, pod) = (Arc::clone(cx), Arc::clone(pod));
+    match (op, container) {
+        (Op::StopPod, _) => Box::pin(async move { stop_pod_sandbox::run(&cx, &pod).await }),
+        (Op::RemovePod, _) => Box::pin(async move { remove_pod_sandbox::run(&cx, &pod).await }),
+        (Op::UpdatePod(request), _) => {
+            Box::pin(async move { update_pod_sandbox_resources::run(&cx, &pod, &request).await })
+        }
+        (Op::Create(wanted), Some(container)) => {
+            Box::pin(async move { create_container::run(&cx, &pod, &container, &wanted).await })
+        }
+        (Op::Start, Some(container)) => {
+            Box::pin(async move { start_container::run(&cx, &pod, &container).await })
+        }
+        (Op::Stop { grace }, Some(container)) => {
+            Box::pin(async move { stop_container::run(&cx, &pod, &container, grace).await })
+        }
+        (Op::Update(wanted), Some(container)) => Box::pin(async move {
+            update_container_resources::run(&cx, &pod, &container, &wanted).await
+        }),
+        (Op::Remove, Some(container)) => {
+            Box::pin(async move { remove_container::run(&cx, &pod, &container).await })
+        }
+        (Op::Exited(ending), Some(container)) => {
+            Box::pin(async move { container_exit::exited(&cx, &pod, &container, ending).await })
+        }
+        // Admission lets no such through.
+        (op, None) => Box::pin(async move { op.on_absent(&pod.id) }),
     }
 }
 

@@ -50,8 +50,8 @@ pub fn subject(pod: &Pod, container: Option<&Container>) -> Subject {
     }
 }
 
-/// The runtime did something to a pod, or to one of its containers.
-pub fn did(log: &EventLog, pod: &Pod, container: Option<&Container>, action: Action) {
+/// Records what the runtime did to a pod, or to one of its containers.
+pub fn record(log: &EventLog, pod: &Pod, container: Option<&Container>, action: Action) {
     tracing::debug!(pod = %pod.id, container = container.map(|c| c.id.as_str()), ?action);
     log.record(subject(pod, container), action);
 }

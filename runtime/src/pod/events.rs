@@ -1,8 +1,8 @@
-//! What became of pods and containers, told to whoever subscribed (CRI-160). The steps call
-//! [`Events::tell`] right after the record changed; it never waits.
+//! What became of pods and containers, sent to subscribers (CRI-160). `notices.rs` calls [`Events::notify`] right after the
+//! record changed; it never waits.
 //!
 //! ```text
-//!  step ─► record changed ─► tell: snapshot, number, send ─► ring of QUEUE events ─► subscribers
+//!  step ─► record changed ─► notify: snapshot, number, send ─► ring of QUEUE events ─► subscribers
 //!                            (one at a time)                    └ one that falls behind by more
 //!                                                                 than QUEUE is cut off
 //! ```
@@ -86,7 +86,7 @@ impl Events {
     }
 
     /// Something happened to a container, or, without one, to the pod itself.
-    pub fn tell(&self, pod: &Pod, container: Option<&Container>, kind: EventKind) {
+    pub fn notify(&self, pod: &Pod, container: Option<&Container>, kind: EventKind) {
         self.send(|| ContainerEvent {
             kind,
             id: container.map_or(&pod.id, |container| &container.id).clone(),

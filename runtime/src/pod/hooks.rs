@@ -2,37 +2,39 @@
 //! file that calls the dispatch of crate `nri`, whole so that it can be read beside the contract. A hook is named as its
 //! event.
 //!
-//! Nothing is applied here; [`Hooks::carry_out`] tells what could not be. What plugins want is returned: for the object itself, and for other containers as
+//! Nothing is applied here. What plugins want is returned: for the object itself, and for other containers as
 //! [`SideEffects`]. Events whose answers carry updates hold the NRI turn until the caller has applied them, and
 //! nothing else is awaited in it (ARCHITECTURE.md, "Who waits for whom" 3).
 
 use std::{
     net::IpAddr,
-    path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Handlers, PluginId, Turn, record::Recorder};
+use nri::{
+    Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers, record::Recorder,
+};
 use proto_cri::v1 as cri;
-use proto_nri::Event;
+use proto_nri::{ContainerEviction, ContainerUpdate, Event};
 
 use super::{
     contract_point::Point,
     error::{Error, Result},
-    event_log,
-    message::{self, Describe},
-    plugins::Plugins,
+    event_log, message,
+    node::Node,
     recording, setters,
-    side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
 };
-use crate::{
-    config,
-    host::lookup::Lookups,
-    oci,
-    trace::{Action, EventLog},
-};
+use crate::{oci, trace::EventLog};
+
+/// What plugins want of containers that the event was not about; `side_effects.rs` applies it.
+#[derive(Debug, Default)]
+pub struct SideEffects {
+    pub updates: Vec<ContainerUpdate>,
+    pub evictions: Vec<ContainerEviction>,
+    pub askers: Askers,
+}
 
 /// What plugins answered to an event that can carry updates; the NRI turn lasts as long as this does.
 pub struct Answer<T> {
@@ -77,25 +79,20 @@ pub struct Hooks {
     adaptation: OnceLock<Adaptation>,
     /// Ended with the daemon.
     recorder: OnceLock<Recorder>,
-    /// Runs plugins that are WebAssembly modules.
-    wasm_host: PathBuf,
-    lookups: Lookups,
-    describe: Describe,
+    node: Arc<Node>,
     log: EventLog,
     /// Plugins of this process.
-    pub in_process: Vec<(PluginId, Handlers)>,
+    in_process: Vec<(PluginId, Handlers)>,
 }
 
 impl Hooks {
-    pub fn new(wasm_host: PathBuf, lookups: Lookups, describe: Describe, log: EventLog) -> Self {
+    pub fn new(node: Arc<Node>, log: EventLog, in_process: Vec<(PluginId, Handlers)>) -> Self {
         Self {
-            in_process: Vec::new(),
-            wasm_host,
-            lookups,
             adaptation: OnceLock::new(),
             recorder: OnceLock::new(),
-            describe,
+            node,
             log,
+            in_process,
         }
     }
 
@@ -104,21 +101,21 @@ impl Hooks {
     ///
     /// # Errors
     /// One line: someone else answers at the socket, a directory cannot be read.
-    pub async fn start(&self, config: &config::Config, plugins: Plugins) -> Result<()> {
+    pub async fn start(&self, plugins: Arc<impl Source + Observer>) -> Result<()> {
+        let config = &self.node.config;
         if !config.nri.enable {
             return Ok(());
         }
-        let plugins = Arc::new(plugins);
         let mut builder = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"));
         if let Some(recorder) = recording::begin(&config.nri)? {
             builder = builder.record(recorder.clone());
             let _ = self.recorder.set(recorder);
         }
         let mut settings = config.nri_settings();
-        settings.wasm_host = Some(self.wasm_host.clone());
+        settings.wasm_host = Some(self.node.wasm_host.clone());
         let dirs = [&settings.plugin_dir, &settings.plugin_config_dir];
         let dirs = dirs.into_iter().flatten().cloned().collect();
-        if let Err(error) = self.lookups.answer(dirs).await {
+        if let Err(error) = self.node.lookups.answer(dirs).await {
             tracing::error!(%error, "NRI: no plugin is launched");
             settings.plugin_dir = None;
         }
@@ -128,7 +125,7 @@ impl Hooks {
         let adaptation = builder
             .settings(settings)
             .default_validator(config.nri.default_validator.clone())
-            .source(Arc::clone(&plugins) as Arc<dyn nri::Source>)
+            .source(Arc::clone(&plugins) as Arc<dyn Source>)
             .observer(plugins)
             .start()
             .await
@@ -191,7 +188,10 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::RunPodSandbox) else {
             return Ok(Vec::new());
         };
-        match adaptation.run_pod_sandbox(self.describe.pod(pod)).await {
+        match adaptation
+            .run_pod_sandbox(message::pod(&self.node, pod))
+            .await
+        {
             Ok(ran) => {
                 point.passed(None);
                 Ok(ran.ips)
@@ -216,7 +216,11 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
             return Ok(());
         };
-        point.told(&adaptation.stop_pod_sandbox(self.describe.pod(pod)).await)
+        point.told(
+            &adaptation
+                .stop_pod_sandbox(message::pod(&self.node, pod))
+                .await,
+        )
     }
 
     /// C-03. NRI-1140 to NRI-1143: just before the pod leaves the list.
@@ -227,7 +231,11 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
             return Ok(());
         };
-        point.told(&adaptation.remove_pod_sandbox(self.describe.pod(pod)).await)
+        point.told(
+            &adaptation
+                .remove_pod_sandbox(message::pod(&self.node, pod))
+                .await,
+        )
     }
 
     /// C-12. NRI-1240.
@@ -246,8 +254,11 @@ impl Hooks {
         let wire = |cri: Option<&cri::LinuxContainerResources>| {
             cri.map(oci::cri_to_nri).unwrap_or_default()
         };
-        let (message, overhead, resources) =
-            (self.describe.pod(pod), wire(overhead), wire(resources));
+        let (message, overhead, resources) = (
+            message::pod(&self.node, pod),
+            wire(overhead),
+            wire(resources),
+        );
         point.end(
             adaptation
                 .update_pod_sandbox(message, overhead, resources)
@@ -258,7 +269,7 @@ impl Hooks {
     /// C-13.
     pub async fn post_update_pod_sandbox(&self, pod: &Pod) {
         if let Some((adaptation, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox) {
-            let told = adaptation.post_update_pod_sandbox(self.describe.pod(pod));
+            let told = adaptation.post_update_pod_sandbox(message::pod(&self.node, pod));
             point.noted(&told.await);
         }
     }
@@ -277,9 +288,9 @@ impl Hooks {
         else {
             return Ok(Answer::none());
         };
-        container.set_message(&self.describe.from_spec(pod, container, specs));
+        container.set_message(&message::from_spec(&self.node, pod, container, specs));
         let turn = adaptation.turn(Event::CreateContainer).await;
-        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let created = match adaptation.create_container(&turn, sandbox, message).await {
             Ok(created) => created,
             Err(refused) => return point.refused(refused),
@@ -306,7 +317,7 @@ impl Hooks {
         if let Some((adaptation, point)) =
             self.reach(pod, Some(container), Event::PostCreateContainer)
         {
-            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_create_container(sandbox, message).await);
         }
     }
@@ -320,7 +331,7 @@ impl Hooks {
         else {
             return Ok(());
         };
-        let (sandbox, mut message) = (self.describe.pod(pod), message::container(container));
+        let (sandbox, mut message) = (message::pod(&self.node, pod), message::container(container));
         message.pid = pid;
         point.end(adaptation.start_container(sandbox, message).await)
     }
@@ -330,7 +341,7 @@ impl Hooks {
         if let Some((adaptation, point)) =
             self.reach(pod, Some(container), Event::PostStartContainer)
         {
-            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_start_container(sandbox, message).await);
         }
     }
@@ -350,7 +361,7 @@ impl Hooks {
             return Ok(Answer::none());
         };
         let turn = adaptation.turn(Event::UpdateContainer).await;
-        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let updated = adaptation
             .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
             .await;
@@ -379,7 +390,7 @@ impl Hooks {
         if let Some((adaptation, point)) =
             self.reach(pod, Some(container), Event::PostUpdateContainer)
         {
-            let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+            let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_update_container(sandbox, message).await);
         }
     }
@@ -391,7 +402,7 @@ impl Hooks {
             return Answer::none();
         };
         let turn = adaptation.turn(Event::StopContainer).await;
-        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);
         Answer {
@@ -414,35 +425,14 @@ impl Hooks {
         else {
             return Ok(());
         };
-        let (sandbox, message) = (self.describe.pod(pod), message::container(container));
+        let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         point.told(&adaptation.remove_container(sandbox, message).await)
     }
 
-    /// What an answer wants of other containers, done. What cannot be had is told under the pod and container whose event
-    /// it answered, and is an error of the plugin that asked.
-    pub async fn carry_out(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        (others, wanted): (&Others, &SideEffects),
-    ) {
-        for Failed {
-            plugins,
-            target,
-            why,
-        } in others.apply(wanted).await
-        {
-            for plugin in plugins {
-                if let Some(adaptation) = self.adaptation.get() {
-                    adaptation.wish_failed(&plugin, &format!("container {target}: {why}"));
-                }
-                let failed = Action::WishFailed {
-                    plugin: plugin.to_string(),
-                    target: target.clone(),
-                    why: why.clone(),
-                };
-                event_log::did(&self.log, pod, Some(container), failed);
-            }
+    /// Tells a plugin that a change to another container, which its answer requested, failed.
+    pub fn side_effect_failed(&self, plugin: &PluginId, why: &str) {
+        if let Some(adaptation) = self.adaptation.get() {
+            adaptation.wish_failed(plugin, why);
         }
     }
 

@@ -8,129 +8,109 @@ use proto_cri::v1 as cri;
 use proto_nri::ContainerState;
 
 use super::{
-    dirs::Dirs,
-    record::{ContainerPhase, ContainerRecord, PodRecord, Process},
+    node::Node,
+    record::{ContainerPhase, ContainerRecord, Process},
     spec::Specs,
     state::{Container, Pod},
 };
 use crate::oci::{
-    self, ImageFacts, NriContainerFacts, Policies, Policy, SandboxFacts, SandboxFiles,
-    SandboxNamespaces, SeccompKind,
+    self, ImageFacts, NriContainerFacts, Policy, SandboxFacts, SandboxFiles, SandboxNamespaces,
+    SeccompKind,
 };
 
-/// What of this machine is in what pods and containers are told to be.
-#[derive(Debug, Clone)]
-pub struct Describe {
-    pub dirs: Dirs,
-    /// For pods on the node's network.
-    pub node_name: String,
-    pub policies: Policies,
+/// Of the pod's runtime handler. One that is not configured any more has no containers made: its pods are described as
+/// the default's.
+pub fn policy<'a>(node: &'a Node, pod: &Pod) -> &'a Arc<Policy> {
+    let handler = &pod.cell.get().runtime_handler;
+    let policies = &node.policies;
+    policies.get(handler).unwrap_or(&policies.default)
 }
 
-impl Describe {
-    /// Of the pod's runtime handler. One that is not configured any more has no containers made: its pods are told as
-    /// the default's.
-    pub fn policy(&self, pod: &Pod) -> &Arc<Policy> {
-        let handler = &pod.cell.get().runtime_handler;
-        let policies = &self.policies;
-        policies.get(handler).unwrap_or(&policies.default)
-    }
-
-    /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
-    pub fn hostname(&self, record: &PodRecord) -> String {
-        if record.host_network() || record.config.hostname.is_empty() {
-            self.node_name.clone()
-        } else {
-            record.config.hostname.clone()
-        }
-    }
-
-    /// A sandbox as the pure spec builder needs it.
-    pub fn sandbox(&self, pod: &Pod) -> SandboxFacts {
-        let record = pod.cell.get();
-        let linux = record.linux();
-        let context = linux.security_context.clone().unwrap_or_default();
-        let options = record.namespace_options();
-        let files = self.dirs.files(&pod.id);
-        let host_ipc = options.ipc() == cri::NamespaceMode::Node;
-        let pause = record.pause.as_ref();
-        SandboxFacts {
-            id: pod.id.clone(),
-            metadata: record.metadata(),
-            labels: record.config.labels.clone(),
-            annotations: record.config.annotations.clone(),
-            runtime_handler: record.runtime_handler.clone(),
-            cgroup_parent: record.cgroup_parent.clone(),
-            namespaces: SandboxNamespaces {
-                net: record.namespaces.net.clone(),
-                ipc: record.namespaces.ipc.clone(),
-                uts: record.namespaces.uts.clone(),
-                pid: pause.map(Process::pid_namespace),
-                user: record.namespaces.user.clone(),
+/// A sandbox as the pure spec builder needs it.
+pub fn sandbox(node: &Node, pod: &Pod) -> SandboxFacts {
+    let record = pod.cell.get();
+    let linux = record.linux();
+    let context = linux.security_context.clone().unwrap_or_default();
+    let options = record.namespace_options();
+    let files = node.dirs.files(&pod.id);
+    let host_ipc = options.ipc() == cri::NamespaceMode::Node;
+    let pause = record.pause.as_ref();
+    SandboxFacts {
+        id: pod.id.clone(),
+        metadata: record.metadata(),
+        labels: record.config.labels.clone(),
+        annotations: record.config.annotations.clone(),
+        runtime_handler: record.runtime_handler.clone(),
+        cgroup_parent: record.cgroup_parent.clone(),
+        namespaces: SandboxNamespaces {
+            net: record.namespaces.net.clone(),
+            ipc: record.namespaces.ipc.clone(),
+            uts: record.namespaces.uts.clone(),
+            pid: pause.map(Process::pid_namespace),
+            user: record.namespaces.user.clone(),
+        },
+        user_mapping: oci::namespaces::user_mapping(&options).unwrap_or_default(),
+        namespace_options: options,
+        hostname: node.hostname(&record),
+        files: SandboxFiles {
+            hostname: files.hostname,
+            hosts: files.hosts,
+            resolv_conf: files.resolv_conf,
+            shm: if host_ipc {
+                "/dev/shm".into()
+            } else {
+                files.shm
             },
-            user_mapping: oci::namespaces::user_mapping(&options).unwrap_or_default(),
-            namespace_options: options,
-            hostname: self.hostname(&record),
-            files: SandboxFiles {
-                hostname: files.hostname,
-                hosts: files.hosts,
-                resolv_conf: files.resolv_conf,
-                shm: if host_ipc {
-                    "/dev/shm".into()
-                } else {
-                    files.shm
-                },
-            },
-            host_network: record.host_network(),
-            log_directory: record.config.log_directory.clone(),
-            privileged: context.privileged,
-            selinux: record.selinux.clone(),
-            overhead: record.overhead.clone(),
-            resources: record.resources.clone(),
-            ips: record.ips(),
-            pause_pid: pause.map_or(0, |pause| pause.pid),
-        }
+        },
+        host_network: record.host_network(),
+        log_directory: record.config.log_directory.clone(),
+        privileged: context.privileged,
+        selinux: record.selinux.clone(),
+        overhead: record.overhead.clone(),
+        resources: record.resources.clone(),
+        ips: record.ips(),
+        pause_pid: pause.map_or(0, |pause| pause.pid),
     }
+}
 
-    pub fn pod(&self, pod: &Pod) -> proto_nri::PodSandbox {
-        oci::nri_pod(&self.sandbox(pod), None, self.policy(pod))
-    }
+pub fn pod(node: &Node, pod: &Pod) -> proto_nri::PodSandbox {
+    oci::nri_pod(&sandbox(node, pod), None, policy(node, pod))
+}
 
-    /// What of a container's message its spec says.
-    pub fn from_spec(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        specs: &Specs,
-    ) -> proto_nri::Container {
-        let record = container.cell.get();
-        let image = ImageFacts {
-            name: record.image.name.clone(),
-            digest: record.image.reference.clone(),
-            config_digest: record.image.id.clone(),
-            ..ImageFacts::default()
-        };
-        // A name that is none was refused when the spec was built.
-        let devices = oci::cdi_names(&record.config).unwrap_or_default();
-        let seccomp: Option<SeccompKind> =
-            oci::from_cri::seccomp_choice(&record.config, self.policy(pod)).ok();
-        oci::nri_container(
-            &NriContainerFacts {
-                id: &container.id,
-                sandbox_id: &pod.id,
-                name: record.name(),
-                state: state(record.phase),
-                labels: Some(&record.config.labels),
-                annotations: Some(&record.config.annotations),
-                created_at: record.created_at,
-                cdi_devices: &devices,
-                image: Some(&image),
-                seccomp: seccomp.as_ref(),
-                ..NriContainerFacts::default()
-            },
-            &specs.spec,
-        )
-    }
+/// What of a container's message its spec says.
+pub fn from_spec(
+    node: &Node,
+    pod: &Pod,
+    container: &Container,
+    specs: &Specs,
+) -> proto_nri::Container {
+    let record = container.cell.get();
+    let image = ImageFacts {
+        name: record.image.name.clone(),
+        digest: record.image.reference.clone(),
+        config_digest: record.image.id.clone(),
+        ..ImageFacts::default()
+    };
+    // A name that is none was refused when the spec was built.
+    let devices = oci::cdi_names(&record.config).unwrap_or_default();
+    let seccomp: Option<SeccompKind> =
+        oci::from_cri::seccomp_choice(&record.config, policy(node, pod)).ok();
+    oci::nri_container(
+        &NriContainerFacts {
+            id: &container.id,
+            sandbox_id: &pod.id,
+            name: record.name(),
+            state: state(record.phase),
+            labels: Some(&record.config.labels),
+            annotations: Some(&record.config.annotations),
+            created_at: record.created_at,
+            cdi_devices: &devices,
+            image: Some(&image),
+            seccomp: seccomp.as_ref(),
+            ..NriContainerFacts::default()
+        },
+        &specs.spec,
+    )
 }
 
 /// Who a container is whose spec never reached the disk: the daemon was killed while it was

@@ -10,18 +10,19 @@
 //! ```
 //!
 //! Each pod has one driver task (`driver.rs`), which admits (`admit.rs`) and runs steps; only
-//! those steps write records. A step is a struct of what it uses; `daemon/open.rs` puts them together.
+//! those steps write records. A step is a function of the context `Pods`.
 //! List and Status read the records' snapshots and never wait.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `state.rs` `request.rs` | a pod, a container: plain state and a queue; what may be put into the queue |
-//! | `steps.rs` `<rpc>.rs` | all steps of a pod that is there; what a CRI call does, named as in `cri/runtime/` |
+//! | `state.rs` `op.rs` | a pod, a container: plain state and a queue; the operations that go through the queue |
+//! | `pods.rs` | the context of the steps: `node.rs`, the machine without pods; `registry.rs`; `notices.rs`, what is reported |
+//! | `<rpc>.rs` | the step of a CRI call |
 //! | `container_exit.rs` | what nobody calls for: a process has ended |
 //! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |
-//! | `sandbox.rs` `processes.rs` | what a sandbox, and a process, has of this machine |
+//! | `sandbox.rs` | what a sandbox has of this machine |
 //! | `registry.rs` | ids, names, prefixes, snapshots for List |
-//! | `events.rs` | changes of phase, told to subscribers |
+//! | `events.rs` | changes of phase, sent to subscribers |
 //! | `recover.rs` `recover_container.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
 //! | `held.rs` | what is there and cannot be served, since its record cannot be read |
 //! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
@@ -43,9 +44,12 @@ pub mod hooks;
 mod image_volumes;
 pub mod machine;
 pub mod message;
+pub mod node;
+pub mod notices;
+pub mod op;
 pub mod pause;
 pub mod plugins;
-pub mod processes;
+pub mod pods;
 pub mod record;
 mod recording;
 pub mod recover;
@@ -54,10 +58,8 @@ pub mod registry;
 pub mod remove_by_id;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
-pub mod request;
 mod required;
 pub mod resources;
-mod run_phase;
 pub mod run_pod_sandbox;
 pub mod sandbox;
 mod selinux;
@@ -67,7 +69,6 @@ pub mod skips;
 pub mod spec;
 pub mod start_container;
 pub mod state;
-pub mod steps;
 pub mod stop_container;
 pub mod stop_pod_sandbox;
 pub mod sweep;

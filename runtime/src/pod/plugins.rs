@@ -1,14 +1,17 @@
 //! The pods as plugins reach them ([`nri::Source`]), and plugins as the event log sees them ([`nri::Observer`], the
 //! one way on which what a plugin did gets there).
 
+use std::sync::Arc;
+
 use nri::{BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Snapshot};
 use proto_nri::ContainerUpdate;
 
 use super::{
-    event_log,
-    message::{self, Describe},
+    event_log, message,
+    node::Node,
     record::{ContainerPhase, Mark, PodPhase},
-    side_effects::Others,
+    registry::Registry,
+    side_effects,
 };
 use crate::{
     clock::nanoseconds,
@@ -16,9 +19,10 @@ use crate::{
     trace::{self, EventLog, Life, Subject, What},
 };
 
+/// Without the hooks, which hold it: they would hold themselves.
 pub struct Plugins {
-    pub describe: Describe,
-    pub others: Others,
+    pub node: Arc<Node>,
+    pub registry: Arc<Registry>,
     pub log: EventLog,
 }
 
@@ -26,11 +30,11 @@ impl nri::Source for Plugins {
     /// The library leaves out what a plugin gets, or got, events for.
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
-        for pod in self.others.registry.all() {
+        for pod in self.registry.all() {
             let record = pod.cell.get();
             let kept = record.phase != PodPhase::NotReady || record.failed_step.is_none();
             if kept && record.hooks.remove == Mark::None {
-                snapshot.pods.push(self.describe.pod(&pod));
+                snapshot.pods.push(message::pod(&self.node, &pod));
             }
             for container in pod.containers() {
                 let record = container.cell.get();
@@ -45,7 +49,9 @@ impl nri::Source for Plugins {
 
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
-            let failed = self.others.update(&updates).await.into_iter();
+            let failed = side_effects::update(&self.node, &self.registry, &updates)
+                .await
+                .into_iter();
             let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
             failed.collect()
         })
@@ -57,7 +63,9 @@ impl nri::Source for Plugins {
         container: String,
         reason: String,
     ) -> BoxFuture<'_, Result<(), String>> {
-        let evicted = self.others.evict(&plugin.to_string(), &container, &reason);
+        let plugin = plugin.to_string();
+        let (registry, log) = (&self.registry, &self.log);
+        let evicted = side_effects::evict(registry, log, &plugin, &container, &reason);
         let evicted = evicted.map_err(|error| error.to_string());
         Box::pin(std::future::ready(evicted))
     }
@@ -66,7 +74,7 @@ impl nri::Source for Plugins {
 impl nri::Observer for Plugins {
     fn delivered(&self, delivery: &Delivery) {
         traced(delivery);
-        let Some(pod) = self.others.registry.any(&delivery.pod) else {
+        let Some(pod) = self.registry.any(&delivery.pod) else {
             return;
         };
         let container = pod.container(&delivery.container);

@@ -4,12 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    container_exit::watch,
+    container_exit::{give_back, send_stop_hook, watch},
+    create_container,
     error::Result,
+    op::Op,
+    pods::Pods,
     record::{ContainerPhase, Mark},
-    request::ContainerWork,
     state::{Container, Pod},
-    steps::Steps,
 };
 use crate::{
     clock,
@@ -24,52 +25,48 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// # Errors
 /// What is asked of the driver failed.
 pub(super) async fn recover_container(
-    steps: &Arc<Steps>,
+    cx: &Arc<Pods>,
     pod: &Arc<Pod>,
     container: &Arc<Container>,
     rebooted: bool,
 ) -> Result<()> {
-    let exit = &steps.container_exit;
     match container.cell.get().phase {
         ContainerPhase::Creating => {
-            steps.create_container.undo(pod, container).await;
-            pod.forget(&container.id);
+            create_container::undo(cx, pod, container).await;
             return Ok(());
         }
         ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
             ended(pod, container, Ending::Lost).await?;
         }
         ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
-            reattach(steps, pod, container, true).await?;
+            reattach(cx, pod, container, true).await?;
         }
         // The exit was recorded, plugins may not have been told.
         ContainerPhase::Exited => {
-            exit.give_back(container).await;
-            exit.send_stop_hook(pod, container).await;
+            give_back(&cx.node, container).await;
+            send_stop_hook(cx, pod, container).await;
         }
     }
     if container.cell.get().hooks.remove == Mark::Begun {
-        pod.ask_container(&container.id, ContainerWork::Remove)
-            .await?;
+        pod.ask_container(&container.id, Op::Remove).await?;
     }
     Ok(())
 }
 
 async fn reattach(
-    steps: &Arc<Steps>,
+    cx: &Arc<Pods>,
     pod: &Arc<Pod>,
     container: &Arc<Container>,
     first: bool,
 ) -> Result<()> {
-    let exit = &steps.container_exit;
-    let processes = &exit.processes;
+    let node = &cx.node;
     let created = container.cell.get().phase == ContainerPhase::Created;
-    let dir = processes.dirs.container(&container.id);
-    let found = processes.launcher.reattach(&container.id, &dir);
+    let dir = node.dirs.container(&container.id);
+    let found = node.launcher.reattach(&container.id, &dir);
     match tokio::time::timeout(ANSWER, found).await {
         Ok(Ok(Reattached::Running(monitor))) => {
             container.set_monitor(Some(monitor.clone()));
-            let process = Some(processes.process(&monitor));
+            let process = Some(node.process(&monitor));
             let was = container.cell.get();
             // Most are on record as they are: a restart writes nothing for them.
             if was.phase != ContainerPhase::Running || was.process != process {
@@ -94,26 +91,26 @@ async fn reattach(
         }
         // Never started: whatever there was undoes itself.
         Ok(Ok(Reattached::Lost)) if created => {
-            exit.give_back(container).await;
+            give_back(&cx.node, container).await;
             Ok(())
         }
         Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
         Ok(Err(_)) | Err(_) if !first => Ok(()),
         Ok(Err(error)) => {
-            unknown(steps, pod, container, &error.to_string()).await;
+            unknown(cx, pod, container, &error.to_string()).await;
             Ok(())
         }
         Err(_) => {
             let why = "its monitor does not answer";
-            unknown(steps, pod, container, why).await;
+            unknown(cx, pod, container, why).await;
             Ok(())
         }
     }
 }
 
-async fn unknown(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) {
+async fn unknown(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) {
     tracing::warn!(container = %container.id, reason, "UNKNOWN");
-    look_again(steps, pod, container);
+    look_again(cx, pod, container);
     container
         .cell
         .note(|record| {
@@ -124,8 +121,8 @@ async fn unknown(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>,
 }
 
 /// Looks again for a monitor that did not answer, until it does or the container is gone.
-fn look_again(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>) {
-    let (steps, pod, container) = (Arc::clone(steps), Arc::clone(pod), Arc::clone(container));
+fn look_again(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
+    let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(ANSWER).await;
@@ -133,22 +130,22 @@ fn look_again(steps: &Arc<Steps>, pod: &Arc<Pod>, container: &Arc<Container>) {
             if !waits || pod.container(&container.id).is_none() {
                 return;
             }
-            let result = Box::pin(reattach(&steps, &pod, &container, false)).await;
+            let result = Box::pin(reattach(&cx, &pod, &container, false)).await;
             log_failure(&pod, "look again for a monitor", result);
         }
     });
 }
 
 async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
-    pod.ask_container(&container.id, ContainerWork::Exited(ending))
-        .await
+    let exited = Op::Exited(ending);
+    pod.ask_container(&container.id, exited).await.map(drop)
 }
 
 /// A step that failed: recovery goes on.
-pub(super) fn log_failure<E: std::fmt::Display>(
+pub(super) fn log_failure<T, E: std::fmt::Display>(
     pod: &Pod,
     step: &str,
-    result: std::result::Result<(), E>,
+    result: std::result::Result<T, E>,
 ) {
     if let Err(error) = result {
         tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");

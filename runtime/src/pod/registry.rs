@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::{
     error::{AtStep as _, Error, Kind, Result},
     held::AllHeld,
+    op::Op,
     record::{ContainerPhase, PodPhase, PodRecord},
     state::{Container, Pod},
 };
@@ -167,6 +168,30 @@ impl Registry {
     pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
         self.find_container(id)
             .inspect(|(_, container)| container.set_known())
+    }
+
+    /// Puts an operation on a pod into its queue, for a client that names the pod by id or unique prefix.
+    ///
+    /// # Errors
+    /// As [`Self::pod`], or the operation's own.
+    pub async fn ask(&self, id: &str, op: Op) -> Result<String> {
+        match self.pod(id) {
+            Ok(pod) => pod.ask(op).await,
+            Err(error) if error.kind == Kind::NotFound => op.on_absent(id).map(|()| id.to_owned()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// [`Self::ask`] for an operation on a container.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
+        match self.container(id) {
+            Ok((pod, container)) => pod.ask_container(&container.id, op).await,
+            Err(error) if error.kind == Kind::NotFound => op.on_absent(id).map(|()| id.to_owned()),
+            Err(error) => Err(error),
+        }
     }
 
     fn find_pod(&self, id: &str) -> Result<Arc<Pod>> {

@@ -1,164 +1,143 @@
 //! What can be removed by its id alone, where there is no record to go by: containers of a sandbox that is gone, and
 //! what is held (`held.rs`) once somebody gives it up.
 
-use std::sync::Arc;
-
 use super::{
     dirs::remove_large_dir,
     error::{AtStep as _, Error, Kind, Result},
     held::{HeldContainer, HeldPod},
-    processes::Processes,
-    record::{ContainerRecord, PodRecord},
-    registry::Registry,
-    request::{ContainerWork, Message},
-    sandbox::Sandboxes,
+    node::Node,
+    op::Op,
+    pods::Pods,
+    record::ContainerRecord,
     skips::Skips,
-    spec::SpecStore,
 };
-use crate::{image::Images, store::Store};
 
-pub struct RemoveById {
-    pub registry: Arc<Registry>,
-    pub pods: Store<PodRecord>,
-    pub containers: Store<ContainerRecord>,
-    pub specs: SpecStore,
-    pub images: Images,
-    pub processes: Arc<Processes>,
-    pub sandboxes: Arc<Sandboxes>,
+/// `cairn rm`: a pod or container, by id or unique prefix of it. With `force` also one that is held, and a step that
+/// fails is passed over; without it this is what CRI's Remove calls do. Answers its id and the steps that were
+/// skipped.
+///
+/// # Errors
+/// Nothing of the id; or the step that failed, where it may not be skipped.
+pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String>)> {
+    let held = cx.registry.held();
+    if force && let Some(pod) = held.pod(id) {
+        let skips = Skips::on_demand();
+        held_pod(cx, pod, &skips).await?;
+        return Ok((pod.id.clone(), skips.take()));
+    }
+    if force && let Some(container) = held.container(id) {
+        let skips = Skips::on_demand();
+        held_container(cx, container, &skips).await?;
+        return Ok((container.id.clone(), skips.take()));
+    }
+    match cx.registry.pod(id) {
+        Ok(pod) => {
+            if force {
+                pod.skips.demand();
+                for container in held.containers_of(&pod.id) {
+                    held_container(cx, &container, &pod.skips).await?;
+                }
+            }
+            Ok((pod.ask(Op::RemovePod).await?, pod.skips.take()))
+        }
+        Err(error) if error.kind == Kind::NotFound => {
+            let (pod, container) = cx.registry.container(id).map_err(|error| {
+                let text = format!("{id:?}: no sandbox and no container");
+                match error.kind {
+                    Kind::NotFound => Error::new(Kind::NotFound, text),
+                    _ => error,
+                }
+            })?;
+            if force {
+                container.skips.demand();
+            }
+            let removed = pod.ask_container(&container.id, Op::Remove).await?;
+            Ok((removed, container.skips.take()))
+        }
+        Err(error) => Err(error),
+    }
 }
 
-impl RemoveById {
-    /// `cairn rm`: a pod or container, by id or unique prefix of it. With `force` also one that is held, and a step that
-    /// fails is passed over; without it this is what CRI's Remove calls do. Answers its id and the steps that were
-    /// skipped.
-    ///
-    /// # Errors
-    /// Nothing of the id; or the step that failed, where it may not be skipped.
-    pub async fn run(&self, id: &str, force: bool) -> Result<(String, Vec<String>)> {
-        let held = self.registry.held();
-        if force && let Some(pod) = held.pod(id) {
-            let skips = Skips::on_demand();
-            self.held_pod(pod, &skips).await?;
-            return Ok((pod.id.clone(), skips.take()));
-        }
-        if force && let Some(container) = held.container(id) {
-            let skips = Skips::on_demand();
-            self.held_container(container, &skips).await?;
-            return Ok((container.id.clone(), skips.take()));
-        }
-        match self.registry.pod(id) {
-            Ok(pod) => {
-                if force {
-                    pod.skips.demand();
-                    for container in held.containers_of(&pod.id) {
-                        self.held_container(&container, &pod.skips).await?;
-                    }
-                }
-                pod.ask(Message::RemovePod).await?;
-                Ok((pod.id.clone(), pod.skips.take()))
-            }
-            Err(error) if error.kind == Kind::NotFound => {
-                let (pod, container) = self.registry.container(id).map_err(|error| {
-                    let text = format!("{id:?}: no sandbox and no container");
-                    match error.kind {
-                        Kind::NotFound => Error::new(Kind::NotFound, text),
-                        _ => error,
-                    }
-                })?;
-                if force {
-                    container.skips.demand();
-                }
-                pod.ask_container(&container.id, ContainerWork::Remove)
-                    .await?;
-                Ok((container.id.clone(), container.skips.take()))
-            }
-            Err(error) => Err(error),
-        }
-    }
+/// A container whose pod's record is gone.
+///
+/// # Errors
+/// The step that failed; the record is then still there, for the next start.
+pub async fn orphan(node: &Node, record: &ContainerRecord) -> Result<()> {
+    let skips = Skips::default();
+    remnants(node, &record.id, Some(&record.cgroup), &skips).await?;
+    node.containers.delete(&record.id)?;
+    Ok(())
+}
 
-    /// A container whose pod's record is gone.
-    ///
-    /// # Errors
-    /// The step that failed; the record is then still there, for the next start.
-    pub async fn orphan(&self, record: &ContainerRecord) -> Result<()> {
-        let skips = Skips::default();
-        self.remnants(&record.id, Some(&record.cgroup), &skips)
-            .await?;
-        self.containers.delete(&record.id)?;
-        Ok(())
-    }
+/// Kills a held container and removes it with its record.
+///
+/// # Errors
+/// The record cannot be deleted. Other steps that failed are in `skips`.
+async fn held_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Result<()> {
+    remnants(&cx.node, &held.id, held.cgroup.as_deref(), skips).await?;
+    cx.node.containers.delete(&held.id)?;
+    cx.node.containers.sync().await?;
+    cx.registry.release(|all| all.containers.remove(&held.id));
+    Ok(())
+}
 
-    /// Kills a held container and removes it with its record.
-    ///
-    /// # Errors
-    /// The record cannot be deleted. Other steps that failed are in `skips`.
-    async fn held_container(&self, held: &HeldContainer, skips: &Skips) -> Result<()> {
-        self.remnants(&held.id, held.cgroup.as_deref(), skips)
-            .await?;
-        self.containers.delete(&held.id)?;
-        self.containers.sync().await?;
-        self.registry.release(|all| all.containers.remove(&held.id));
-        Ok(())
+/// Kills the containers of a held pod and removes all of it.
+///
+/// # Errors
+/// The record cannot be deleted. Other steps that failed are in `skips`.
+async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
+    let (id, node) = (&held.id, &cx.node);
+    let mut cgroup = held.cgroup.clone();
+    for container in cx.registry.held().containers_of(id) {
+        let own = container.cgroup.clone();
+        let own = own.or_else(|| recorded_cgroup(node, &container.id));
+        let parent = own.and_then(|path| Some(path.rsplit_once('/')?.0.to_owned()));
+        cgroup = cgroup.or_else(|| Some(format!("{}/{id}", parent?)));
+        held_container(cx, &container, skips).await?;
     }
+    let pause = node.dirs.pause(id);
+    skips.pass("pause", node.end(&pause).await)?;
+    let machine = &node.machine;
+    if let Err(error) = machine.detach(id).await {
+        skips.pass("network", Err(Error::failed(error.to_string())))?;
+        let abandoned = machine.abandon(id).await;
+        skips.pass("network", abandoned.step("abandon"))?;
+    }
+    let volumes = node.images.release_image_volumes(id).await;
+    skips.pass("image volumes", volumes.step("release"))?;
+    let unpinned = node.unpin(id).await;
+    skips.pass("namespaces", unpinned.map_err(|error| error.at("unpin")))?;
+    skips.pass("files", node.remove_files(id).await)?;
+    let removed = match &cgroup {
+        Some(path) => node.kill_cgroup(path).await,
+        None => Err(Error::failed("its path is not known")),
+    };
+    skips.pass("cgroup", removed)?;
+    node.pods.delete(id)?;
+    node.pods.sync().await?;
+    cx.registry.release(|all| all.pods.remove(id));
+    Ok(())
+}
 
-    /// Kills the containers of a held pod and removes all of it.
-    ///
-    /// # Errors
-    /// The record cannot be deleted. Other steps that failed are in `skips`.
-    async fn held_pod(&self, held: &HeldPod, skips: &Skips) -> Result<()> {
-        let (id, sandboxes) = (&held.id, &self.sandboxes);
-        let mut cgroup = held.cgroup.clone();
-        for container in self.registry.held().containers_of(id) {
-            let own = container.cgroup.clone();
-            let own = own.or_else(|| self.recorded_cgroup(&container.id));
-            let parent = own.and_then(|path| Some(path.rsplit_once('/')?.0.to_owned()));
-            cgroup = cgroup.or_else(|| Some(format!("{}/{id}", parent?)));
-            self.held_container(&container, skips).await?;
-        }
-        let pause = self.processes.dirs.pause(id);
-        skips.pass("pause", self.processes.end(&pause).await)?;
-        let machine = &self.processes.machine;
-        if let Err(error) = machine.detach(id).await {
-            skips.pass("network", Err(Error::failed(error.to_string())))?;
-            let abandoned = machine.abandon(id).await;
-            skips.pass("network", abandoned.step("abandon"))?;
-        }
-        let volumes = self.images.release_image_volumes(id).await;
-        skips.pass("image volumes", volumes.step("release"))?;
-        let unpinned = sandboxes.unpin(id).await;
-        skips.pass("namespaces", unpinned.map_err(|error| error.at("unpin")))?;
-        skips.pass("files", sandboxes.remove_files(id).await)?;
-        let removed = match &cgroup {
-            Some(path) => self.processes.kill_cgroup(path).await,
-            None => Err(Error::failed("its path is not known")),
-        };
-        skips.pass("cgroup", removed)?;
-        self.pods.delete(id)?;
-        self.pods.sync().await?;
-        self.registry.release(|all| all.pods.remove(id));
-        Ok(())
+/// Processes, cgroup, root, volumes, spec and directory of a container.
+async fn remnants(node: &Node, id: &str, cgroup: Option<&str>, skips: &Skips) -> Result<()> {
+    let cgroup = cgroup
+        .map(str::to_owned)
+        .or_else(|| recorded_cgroup(node, id));
+    let dirs = &node.dirs;
+    let ended = node.end(&dirs.container(id)).await;
+    skips.pass("processes", ended)?;
+    if let Some(path) = cgroup {
+        skips.pass("cgroup", node.kill_cgroup(&path).await)?;
     }
+    let released = node.images.release_rootfs(id).await;
+    skips.pass("root file system", released.step("release"))?;
+    let removed = remove_large_dir(&node.images, &dirs.volumes(id)).await;
+    skips.pass("volumes", removed)?;
+    node.specs.remove(id).await
+}
 
-    /// Processes, cgroup, root, volumes, spec and directory of a container.
-    async fn remnants(&self, id: &str, cgroup: Option<&str>, skips: &Skips) -> Result<()> {
-        let cgroup = cgroup
-            .map(str::to_owned)
-            .or_else(|| self.recorded_cgroup(id));
-        let dirs = &self.processes.dirs;
-        let ended = self.processes.end(&dirs.container(id)).await;
-        skips.pass("processes", ended)?;
-        if let Some(path) = cgroup {
-            skips.pass("cgroup", self.processes.kill_cgroup(&path).await)?;
-        }
-        let released = self.images.release_rootfs(id).await;
-        skips.pass("root file system", released.step("release"))?;
-        let removed = remove_large_dir(&self.images, &dirs.volumes(id)).await;
-        skips.pass("volumes", removed)?;
-        self.specs.remove(id).await
-    }
-
-    fn recorded_cgroup(&self, container: &str) -> Option<String> {
-        let dir = self.processes.dirs.container(container);
-        self.processes.recorded_cgroup(&dir)
-    }
+fn recorded_cgroup(node: &Node, container: &str) -> Option<String> {
+    let dir = node.dirs.container(container);
+    node.recorded_cgroup(&dir)
 }

@@ -8,119 +8,109 @@ use tokio::time::timeout;
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
-    processes::Processes,
+    node::Node,
     record::ContainerPhase,
-    spec::SpecStore,
     state::Container,
 };
 use crate::{
     fault,
     host::facts::View,
-    oci::{self, ApplyContext, HostFacts, Places, Policy},
+    oci::{self, ApplyContext, Places},
 };
 
 /// How long a change may hold its caller, who may hold the NRI turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub struct ResourceWriter {
-    pub specs: SpecStore,
-    pub host: Arc<HostFacts>,
-    pub policy: Arc<Policy>,
-    pub processes: Arc<Processes>,
+/// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's. The kernel may take long
+/// (a memory limit below what is in use): nobody waits longer than [`PATIENCE`], and the change goes on.
+///
+/// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
+/// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
+///
+/// # Errors
+/// WrongState once the container has exited or while it is being created, NotFound once it is removed, TimedOut; else
+/// the value that could not be applied, with all old values restored.
+pub async fn write(
+    node: &Arc<Node>,
+    container: &Arc<Container>,
+    cri: Option<&cri::LinuxContainerResources>,
+    nri: Option<&proto_nri::LinuxResources>,
+) -> Result<()> {
+    let (node, container) = (Arc::clone(node), Arc::clone(container));
+    let (cri, nri) = (cri.cloned(), nri.cloned());
+    let written = async move {
+        let (cri, nri) = (cri.as_ref(), nri.as_ref());
+        write_in_turn(&node, &container, cri, nri).await
+    };
+    match timeout(PATIENCE, tokio::spawn(written)).await {
+        Ok(written) => written.step("write resources")?,
+        Err(_) => {
+            let text = format!(
+                "the kernel has not applied it within {} s, and goes on",
+                PATIENCE.as_secs()
+            );
+            Err(Error::new(Kind::TimedOut, text))
+        }
+    }
 }
 
-impl ResourceWriter {
-    /// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's. The kernel may take long
-    /// (a memory limit below what is in use): nobody waits longer than [`PATIENCE`], and the change goes on.
-    ///
-    /// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
-    /// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
-    ///
-    /// # Errors
-    /// WrongState once the container has exited or while it is being created, NotFound once it is removed, TimedOut; else
-    /// the value that could not be applied, with all old values restored.
-    pub async fn write(
-        self: &Arc<Self>,
-        container: &Arc<Container>,
-        cri: Option<&cri::LinuxContainerResources>,
-        nri: Option<&proto_nri::LinuxResources>,
-    ) -> Result<()> {
-        let (this, container) = (Arc::clone(self), Arc::clone(container));
-        let (cri, nri) = (cri.cloned(), nri.cloned());
-        let written = async move {
-            let (cri, nri) = (cri.as_ref(), nri.as_ref());
-            this.write_in_turn(&container, cri, nri).await
-        };
-        match timeout(PATIENCE, tokio::spawn(written)).await {
-            Ok(written) => written.step("write resources")?,
-            Err(_) => {
-                let text = format!(
-                    "the kernel has not applied it within {} s, and goes on",
-                    PATIENCE.as_secs()
-                );
-                Err(Error::new(Kind::TimedOut, text))
-            }
+async fn write_in_turn(
+    node: &Node,
+    container: &Container,
+    cri: Option<&cri::LinuxContainerResources>,
+    nri: Option<&proto_nri::LinuxResources>,
+) -> Result<()> {
+    let _turn = container.resources_turn.lock().await;
+    let record = container.cell.get();
+    let running = match record.phase {
+        ContainerPhase::Running => true,
+        ContainerPhase::Created => false,
+        phase => {
+            return Err(Error::new(
+                Kind::WrongState,
+                format!("a container that is {phase:?} takes no update").to_lowercase(),
+            ));
         }
+    };
+    let mut specs = node.specs.read(&container.id).await?;
+    change(node, &mut specs.spec, cri, nri)?;
+    if running {
+        fault::pass("container.update.cgroup").await?;
+        let group = node.cgroup(&record.cgroup)?;
+        let mut resources = oci::limits::current(&specs.spec)
+            .cloned()
+            .unwrap_or_default();
+        // Device rules are set at start and are not resources of an update.
+        resources.set_devices(None);
+        group.change(resources).await.step("cgroup")?;
     }
+    // Not if a removal, which waits for no update, came before.
+    container
+        .cell
+        .change_after(node.specs.write(&container.id, &specs), |record| {
+            record.resources = oci::resources_to_cri(&specs.spec);
+        })
+        .await?;
+    Ok(())
+}
 
-    async fn write_in_turn(
-        &self,
-        container: &Container,
-        cri: Option<&cri::LinuxContainerResources>,
-        nri: Option<&proto_nri::LinuxResources>,
-    ) -> Result<()> {
-        let _turn = container.resources_turn.lock().await;
-        let record = container.cell.get();
-        let running = match record.phase {
-            ContainerPhase::Running => true,
-            ContainerPhase::Created => false,
-            phase => {
-                return Err(Error::new(
-                    Kind::WrongState,
-                    format!("a container that is {phase:?} takes no update").to_lowercase(),
-                ));
-            }
-        };
-        let mut specs = self.specs.read(&container.id).await?;
-        self.change(&mut specs.spec, cri, nri)?;
-        if running {
-            fault::pass("container.update.cgroup").await?;
-            let group = self.processes.cgroup(&record.cgroup)?;
-            let mut resources = oci::limits::current(&specs.spec)
-                .cloned()
-                .unwrap_or_default();
-            // Device rules are set at start and are not resources of an update.
-            resources.set_devices(None);
-            group.change(resources).await.step("cgroup")?;
-        }
-        // Not if a removal, which waits for no update, came before.
-        container
-            .cell
-            .change_after(self.specs.write(&container.id, &specs), |record| {
-                record.resources = oci::resources_to_cri(&specs.spec);
-            })
-            .await?;
-        Ok(())
+fn change(
+    node: &Node,
+    spec: &mut Spec,
+    cri: Option<&cri::LinuxContainerResources>,
+    nri: Option<&proto_nri::LinuxResources>,
+) -> Result<()> {
+    let context = ApplyContext {
+        host: &node.host,
+        policy: &node.policies.default,
+        view: &View,
+        places: &Places::new(),
+    };
+    if let Some(resources) = cri {
+        oci::apply_update(spec, resources, &context)?;
     }
-
-    fn change(
-        &self,
-        spec: &mut Spec,
-        cri: Option<&cri::LinuxContainerResources>,
-        nri: Option<&proto_nri::LinuxResources>,
-    ) -> Result<()> {
-        let context = ApplyContext {
-            host: &self.host,
-            policy: &self.policy,
-            view: &View,
-            places: &Places::new(),
-        };
-        if let Some(resources) = cri {
-            oci::apply_update(spec, resources, &context)?;
-        }
-        if let Some(resources) = nri {
-            oci::apply_nri_update(spec, resources, &context)?;
-        }
-        Ok(())
+    if let Some(resources) = nri {
+        oci::apply_nri_update(spec, resources, &context)?;
     }
+    Ok(())
 }

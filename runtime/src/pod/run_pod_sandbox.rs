@@ -2,281 +2,337 @@
 //! nothing (invariant 7):
 //!
 //! ```text
-//!  Record ─► Cgroup ─► Namespaces ─► Network ─► Pause ─► HookBegun ─► Hook ─► Ready
-//!     │name     │          │ns,files    │addresses  │process              │plugins told
+//!  record ─► cgroup ─► namespaces ─► network ─► pause ─► hook ─► ready
+//!     │name     │          │ns,files    │addresses  │process  │plugins agreed
 //! ```
 //!
-//! Each phase has its undo ([`RunPodSandbox::undo`] has an arm for each), so nothing has to be remembered but how far
-//! it came; a phase that failed half way is undone like one that was entered. What a crash needs in order to undo is
-//! on disk before each effect: the record, and then `network_begun` before the network is asked (CRI-111).
+//! Each phase is a row of [`PHASES`] with its undo, so nothing has to be remembered but how far it came; a phase that
+//! failed half way is undone like one that was entered. What a crash needs in order to undo is on disk before each
+//! effect: the record, then `network_begun` before the network is asked (CRI-111), and that the hook has begun.
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use proto_cri::v1 as cri;
 use tokio::sync::watch;
 
 use super::{
     driver::Driver,
     error::{Error, Kind, Result},
-    event_log::{self, did},
-    events::{EventKind, Events},
-    files,
-    hooks::Hooks,
-    pause::Pauses,
+    event_log, files,
+    notices::Change,
+    pause,
+    pods::Pods,
     record::{Mark, PodPhase, PodRecord},
-    registry::{Registry, Reservation, new_id},
-    run_phase::{PHASES, Phase},
-    sandbox::Sandboxes,
+    registry::{Reservation, new_id},
     selinux,
     state::Pod,
-    steps::Steps,
 };
 use crate::{
     clock,
     config::NriNetwork,
-    oci::{self, HostFacts, PidSharing, SandboxPlan},
+    fault::{self, Fired},
+    oci::{self, PidSharing, SandboxPlan},
     spans,
-    store::{Cell, Store},
-    trace::{Action, EventLog},
+    store::Cell,
+    trace::Action,
 };
 
-pub struct RunPodSandbox {
-    pub registry: Arc<Registry>,
-    pub records: Store<PodRecord>,
-    pub sandboxes: Arc<Sandboxes>,
-    pub pauses: Arc<Pauses>,
-    pub host: Arc<HostFacts>,
-    pub hooks: Arc<Hooks>,
-    pub events: Events,
-    pub log: EventLog,
-    /// For the driver of each pod.
-    pub steps: Arc<Steps>,
+/// Makes a sandbox, or waits for the one that is being made for the same request (CRI-113).
+///
+/// # Errors
+/// Invalid for a config that cannot be served, Exists for a name that is taken, else the step
+/// that failed, with nothing left.
+pub async fn run(cx: &Arc<Pods>, request: cri::RunPodSandboxRequest) -> Result<String> {
+    let config = request
+        .config
+        .ok_or_else(|| Error::invalid("RunPodSandbox: config is missing"))?;
+    let (record, plan) = check(cx, config, request.runtime_handler)?;
+    let name = record.name_key();
+    let (outcome, starting) = watch::channel(None);
+    match cx.registry.reserve(&name, &record.id, starting.clone()) {
+        Reservation::New => {
+            let id = record.id.clone();
+            // Detached: a client that goes away must not orphan half a sandbox (CRI-008).
+            tokio::spawn(make(Arc::clone(cx), record, plan, outcome, spans::here()));
+            wait(id, starting).await
+        }
+        Reservation::Starting(id, starting) => {
+            let id = wait(id, starting).await?;
+            match cx.registry.any(&id) {
+                Some(pod) if !asks_for(&record, &pod) => again(&pod, &record),
+                _ => Ok(id),
+            }
+        }
+        Reservation::There(pod) => again(&pod, &record),
+    }
 }
 
-impl RunPodSandbox {
-    /// Makes a sandbox, or waits for the one that is being made for the same request (CRI-113).
-    ///
-    /// # Errors
-    /// Invalid for a config that cannot be served, Exists for a name that is taken, else the step
-    /// that failed, with nothing left.
-    pub async fn run(
-        self: &Arc<Self>,
-        config: cri::PodSandboxConfig,
-        runtime_handler: String,
-    ) -> Result<String> {
-        let (record, plan) = self.check(config, runtime_handler)?;
-        let name = record.name_key();
-        let (outcome, starting) = watch::channel(None);
-        match self.registry.reserve(&name, &record.id, starting.clone()) {
-            Reservation::New => {
-                let id = record.id.clone();
-                // Detached: a client that goes away must not orphan half a sandbox (CRI-008).
-                tokio::spawn(Arc::clone(self).make(record, plan, outcome, spans::here()));
-                wait(id, starting).await
-            }
-            Reservation::Starting(id, starting) => {
-                let id = wait(id, starting).await?;
-                match self.registry.any(&id) {
-                    Some(pod) if !asks_for(&record, &pod) => again(&pod, &record),
-                    _ => Ok(id),
-                }
-            }
-            Reservation::There(pod) => again(&pod, &record),
+/// Checks the request; touches nothing.
+fn check(
+    cx: &Pods,
+    config: cri::PodSandboxConfig,
+    runtime_handler: String,
+) -> Result<(PodRecord, SandboxPlan)> {
+    let metadata = config
+        .metadata
+        .as_ref()
+        .ok_or_else(|| Error::invalid("RunPodSandbox: config.metadata is missing"))?;
+    for (field, value) in [
+        ("name", &metadata.name),
+        ("namespace", &metadata.namespace),
+        ("uid", &metadata.uid),
+    ] {
+        if value.is_empty() {
+            return Err(Error::invalid(format!(
+                "RunPodSandbox: config.metadata.{field} is empty"
+            )));
         }
     }
+    let (node, policies) = (&cx.node, &cx.node.policies);
+    let policy = policies.get(&runtime_handler).ok_or_else(|| {
+        let refusal = policies.refusal(&runtime_handler);
+        Error::invalid(format!("RunPodSandbox: {refusal}"))
+    })?;
+    files::check(&config).map_err(|error| error.at("RunPodSandbox"))?;
+    let plan = oci::plan(&config, &node.host, policy)?;
+    let id = new_id()?;
+    let selinux = selinux::of_new_pod(&config, &id, &cx.registry, &node.host)?;
+    let linux = config.linux.as_ref();
+    let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
+    let group = node
+        .cgroups
+        .pod(parent, &policy.default_cgroup_parent, &id)
+        .map_err(|error| Error::invalid(format!("RunPodSandbox: cgroup_parent: {error}")))?;
+    let record = PodRecord {
+        id,
+        runtime_handler,
+        created_at: clock::now_ns(),
+        cgroup_parent: group.path().as_str().to_owned(),
+        overhead: linux.and_then(|linux| linux.overhead.clone()),
+        resources: linux.and_then(|linux| linux.resources.clone()),
+        boot_id: node.boot_id.clone(),
+        selinux,
+        config,
+        ..PodRecord::default()
+    };
+    Ok((record, plan))
+}
 
-    /// Judges the request; touches nothing.
-    fn check(
-        &self,
-        config: cri::PodSandboxConfig,
-        runtime_handler: String,
-    ) -> Result<(PodRecord, SandboxPlan)> {
-        let metadata = config
-            .metadata
-            .as_ref()
-            .ok_or_else(|| Error::invalid("RunPodSandbox: config.metadata is missing"))?;
-        for (field, value) in [
-            ("name", &metadata.name),
-            ("namespace", &metadata.namespace),
-            ("uid", &metadata.uid),
-        ] {
-            if value.is_empty() {
-                return Err(Error::invalid(format!(
-                    "RunPodSandbox: config.metadata.{field} is empty"
-                )));
-            }
-        }
-        let policies = &self.sandboxes.describe.policies;
-        let policy = policies.get(&runtime_handler).ok_or_else(|| {
-            let refusal = policies.refusal(&runtime_handler);
-            Error::invalid(format!("RunPodSandbox: {refusal}"))
-        })?;
-        files::check(&config).map_err(|error| error.at("RunPodSandbox"))?;
-        let plan = oci::plan(&config, &self.host, policy)?;
-        let id = new_id()?;
-        let selinux = selinux::of_new_pod(&config, &id, &self.registry, &self.host)?;
-        let processes = &self.sandboxes.processes;
-        let linux = config.linux.as_ref();
-        let parent = linux.map_or("", |linux| linux.cgroup_parent.as_str());
-        let group = processes
-            .cgroups
-            .pod(parent, &policy.default_cgroup_parent, &id)
-            .map_err(|error| Error::invalid(format!("RunPodSandbox: cgroup_parent: {error}")))?;
-        let record = PodRecord {
-            id,
-            runtime_handler,
-            created_at: clock::now_ns(),
-            cgroup_parent: group.path().as_str().to_owned(),
-            overhead: linux.and_then(|linux| linux.overhead.clone()),
-            resources: linux.and_then(|linux| linux.resources.clone()),
-            boot_id: processes.boot_id.clone(),
-            selinux,
-            config,
-            ..PodRecord::default()
-        };
-        Ok((record, plan))
+/// The whole way, to the driver that goes on.
+async fn make(
+    cx: Arc<Pods>,
+    record: PodRecord,
+    plan: SandboxPlan,
+    outcome: watch::Sender<Option<Result<()>>>,
+    asker: spans::Context,
+) {
+    let (pod, queue) = Pod::new(Cell::of(cx.node.pods.clone(), record));
+    cx.registry.publish(&pod);
+    let subject = event_log::subject(&pod, None);
+    let phases = asker.scope(phases(&cx, &pod, &plan));
+    let result = event_log::during("RunPodSandbox", &cx.notices.log, subject, phases).await;
+    // What could not be undone stays visible, for Stop and Remove (CRI-112).
+    let left = result.is_err() && pod.cell.get().failed_step.is_some();
+    if left {
+        cx.notices.became(&pod, None, Change::LEFT);
     }
-
-    /// The whole way, to the driver that goes on.
-    async fn make(
-        self: Arc<Self>,
-        record: PodRecord,
-        plan: SandboxPlan,
-        outcome: watch::Sender<Option<Result<()>>>,
-        asker: spans::Context,
-    ) {
-        let (pod, queue) = Pod::new(Cell::of(self.records.clone(), record));
-        self.registry.publish(&pod);
-        let subject = event_log::subject(&pod, None);
-        let phases = asker.scope(self.phases(&pod, &plan));
-        let result = event_log::during("RunPodSandbox", &self.log, subject, phases).await;
-        // What could not be undone stays visible, for Stop and Remove (CRI-112).
-        let alive = result.is_ok() || pod.cell.get().failed_step.is_some();
-        if alive {
-            self.events.tell(&pod, None, EventKind::Created);
-            let became = match &result {
-                Ok(()) => EventKind::Started,
-                Err(_) => EventKind::Stopped,
-            };
-            self.events.tell(&pod, None, became);
-        } else {
-            self.registry.forget(&pod.cell.get());
-        }
-        let text = format!("sandbox {}", pod.id);
-        outcome.send_replace(Some(result.map_err(|error| error.at(&text))));
-        if alive {
-            let steps = Arc::clone(&self.steps);
-            Driver::new(pod, queue, steps).start();
-        }
+    let alive = result.is_ok() || left;
+    if !alive {
+        cx.registry.forget(&pod.cell.get());
     }
-
-    async fn phases(&self, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
-        for (at, phase) in PHASES.into_iter().enumerate() {
-            let entering = self.enter(phase, pod, plan);
-            let entered = match phase.step(plan) {
-                Some(step) => spans::step(step, entering).await,
-                None => entering.await,
-            };
-            if let Err(error) = entered {
-                for entered in PHASES[..=at].iter().rev() {
-                    let undone = self.undo(*entered, pod).await;
-                    note(pod, *entered, undone).await;
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
+    let text = format!("sandbox {}", pod.id);
+    outcome.send_replace(Some(result.map_err(|error| error.at(&text))));
+    if alive {
+        Driver::new(pod, queue, cx).start();
     }
+}
 
-    async fn enter(&self, phase: Phase, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
-        phase.fault().await?;
-        match phase {
-            Phase::Record => drop(pod.cell.change(|_| {}).await?),
-            Phase::Cgroup => self.sandboxes.make_cgroup(&pod.cell.get()).await?,
-            Phase::Namespaces => {
-                let record = pod.cell.get();
-                let made = self.sandboxes.make_namespaces(&record, plan).await?;
-                did(&self.log, pod, None, Action::Namespaces);
-                let networked = self.sandboxes.nri_network != NriNetwork::Only;
-                // One write for the paths and for the intent that comes next.
-                let write = |record: &mut PodRecord| {
-                    record.network_begun = made.net.is_some() && networked;
-                    record.namespaces = made;
-                };
-                pod.cell.change(write).await?;
-            }
-            Phase::Network => {
-                if let Some(network) = self.sandboxes.attach(&pod.cell.get()).await? {
-                    let ips = network.ips.clone();
-                    did(&self.log, pod, None, Action::Network { ips });
-                    let write = |record: &mut PodRecord| record.network = Some(network);
-                    pod.cell.change(write).await?;
-                }
-            }
-            Phase::Pause if plan.pid == PidSharing::Pod => {
-                self.pauses.start(pod).await?;
-            }
-            Phase::HookBegun if self.hooks.enabled() => {
-                let write = |record: &mut PodRecord| record.hooks.run = Mark::Begun;
-                pod.cell.change(write).await?;
-            }
-            Phase::Pause | Phase::HookBegun => {}
-            Phase::Hook => {
-                let ips = self.hooks.run_pod_sandbox(pod).await?;
-                self.sandboxes.judge(&pod.cell.get(), &ips)?;
-                if !ips.is_empty() {
-                    let ips = ips.iter().map(ToString::to_string).collect();
-                    let write = |record: &mut PodRecord| record.plugin_ips = ips;
-                    pod.cell.change(write).await?;
-                }
-            }
-            Phase::Ready => {
-                let write = |record: &mut PodRecord| {
-                    record.hooks.run = Mark::Done;
-                    record.phase = PodPhase::Ready;
-                };
-                pod.cell.change(write).await?;
-                self.records.sync().await?;
-                did(&self.log, pod, None, Action::Ready);
-            }
-        }
-        Ok(())
-    }
+type Step<'a> = BoxFuture<'a, Result<()>>;
 
+struct Phase {
+    /// What is left where its undo failed.
+    leaves: &'static str,
+    /// The name of its span. There is nothing to see of the others, or there are the spans of plugins.
+    span: fn(&SandboxPlan) -> Option<&'static str>,
+    /// Where a test makes the daemon fail before it.
+    fault: fn() -> BoxFuture<'static, Result<(), Fired>>,
+    enter: for<'a> fn(&'a Arc<Pods>, &'a Arc<Pod>, &'a SandboxPlan) -> Step<'a>,
     /// Idempotent, but for the hook.
-    async fn undo(&self, phase: Phase, pod: &Pod) -> Result<()> {
-        match phase {
-            Phase::Ready | Phase::HookBegun => {}
-            // Both events, also where the hook itself had succeeded (NRI-1118, NRI-1119).
-            Phase::Hook => self.hooks.undo_run_pod_sandbox(pod).await,
-            Phase::Pause => self.pauses.stop(pod).await?,
-            Phase::Network => {
-                if self.sandboxes.release_network(&pod.cell.get()).await? {
-                    did(&self.log, pod, None, Action::NetworkGone);
-                }
-            }
-            Phase::Namespaces => self.sandboxes.release_namespaces(&pod.id).await?,
-            Phase::Cgroup => self.sandboxes.release_cgroup(&pod.cell.get()).await?,
-            // What could not be undone needs its record: Stop and Remove, or the next daemon, go on from there.
-            Phase::Record if pod.cell.get().failed_step.is_some() => {}
-            Phase::Record => pod.cell.delete().await?,
-        }
-        Ok(())
-    }
+    undo: for<'a> fn(&'a Pods, &'a Pod) -> Step<'a>,
+}
 
-    /// For a sandbox whose creation was cut off by the end of the daemon.
-    ///
-    /// # Errors
-    /// The first undo that failed.
-    pub async fn undo_all(&self, pod: &Pod) -> Result<()> {
-        let known = pod.cell.get().hooks.run != Mark::None;
-        for phase in PHASES.into_iter().rev() {
-            if phase != Phase::Hook || known {
-                self.undo(phase, pod).await?;
+/// In order.
+static PHASES: [Phase; 7] = [
+    // The name and the record are ours.
+    Phase {
+        leaves: "record",
+        span: |_| None,
+        fault: || Box::pin(fault::pass("pod.start.reserved")),
+        enter: |_, pod, _| Box::pin(async { Ok(drop(pod.cell.change(|_| {}).await?)) }),
+        undo: |_, pod| Box::pin(delete_record(pod)),
+    },
+    // The pod's cgroup is there.
+    Phase {
+        leaves: "cgroup",
+        span: |_| Some("make the cgroup"),
+        fault: || Box::pin(fault::pass("pod.start.cgroup")),
+        enter: |cx, pod, _| Box::pin(async { cx.node.make_cgroup(&pod.cell.get()).await }),
+        undo: |cx, pod| Box::pin(async { cx.node.release_cgroup(&pod.cell.get()).await }),
+    },
+    // Namespaces are pinned, `lo` is up, hostname, sysctls and files are set.
+    Phase {
+        leaves: "namespaces",
+        span: |_| Some("make namespaces"),
+        fault: || Box::pin(fault::pass("pod.start.netns")),
+        enter: |cx, pod, plan| Box::pin(make_namespaces(cx, pod, plan)),
+        undo: |cx, pod| Box::pin(cx.node.release_namespaces(&pod.id)),
+    },
+    // Addresses are assigned.
+    Phase {
+        leaves: "network",
+        span: |_| Some("attach the network"),
+        fault: || Box::pin(fault::pass("pod.start.network")),
+        enter: |cx, pod, _| Box::pin(attach_network(cx, pod)),
+        undo: |cx, pod| Box::pin(release_network(cx, pod)),
+    },
+    // The pause process runs, where the pod shares its PID namespace.
+    Phase {
+        leaves: "pause",
+        span: |plan| shares_pid(plan).then_some("start the pause process"),
+        fault: || Box::pin(fault::pass("pod.start.pause")),
+        enter: |cx, pod, plan| match shares_pid(plan) {
+            true => Box::pin(pause::start(cx, pod)),
+            false => Box::pin(async { Ok(()) }),
+        },
+        undo: |cx, pod| Box::pin(pause::stop(&cx.node, &pod.id)),
+    },
+    // Every plugin agreed (NRI-1110 to NRI-1117).
+    Phase {
+        leaves: "hook",
+        span: |_| None,
+        fault: || Box::pin(fault::pass("pod.start.hook")),
+        enter: |cx, pod, _| Box::pin(run_hook(cx, pod)),
+        undo: |cx, pod| Box::pin(undo_hook(cx, pod)),
+    },
+    // It is listed from now on.
+    Phase {
+        leaves: "hook",
+        span: |_| None,
+        fault: || Box::pin(fault::pass("pod.start.ready")),
+        enter: |cx, pod, _| Box::pin(set_ready(cx, pod)),
+        undo: |_, _| Box::pin(async { Ok(()) }),
+    },
+];
+
+async fn phases(cx: &Arc<Pods>, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()> {
+    for (at, phase) in PHASES.iter().enumerate() {
+        let entering = async {
+            (phase.fault)().await?;
+            (phase.enter)(cx, pod, plan).await
+        };
+        let entered = match (phase.span)(plan) {
+            Some(span) => spans::step(span, entering).await,
+            None => entering.await,
+        };
+        if let Err(error) = entered {
+            for entered in PHASES[..=at].iter().rev() {
+                let undone = (entered.undo)(cx, pod).await;
+                note(pod, entered.leaves, undone).await;
             }
+            return Err(error);
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// For a sandbox whose creation was cut off by the end of the daemon.
+///
+/// # Errors
+/// The first undo that failed.
+pub async fn undo_all(cx: &Pods, pod: &Pod) -> Result<()> {
+    for phase in PHASES.iter().rev() {
+        (phase.undo)(cx, pod).await?;
+    }
+    Ok(())
+}
+
+/// What could not be undone needs its record: Stop and Remove, or the next daemon, go on from there.
+async fn delete_record(pod: &Pod) -> Result<()> {
+    if pod.cell.get().failed_step.is_none() {
+        pod.cell.delete().await?;
+    }
+    Ok(())
+}
+
+async fn make_namespaces(cx: &Pods, pod: &Pod, plan: &SandboxPlan) -> Result<()> {
+    let made = cx.node.make_namespaces(&pod.cell.get(), plan).await?;
+    cx.notices.became(pod, None, Action::Namespaces);
+    let networked = cx.node.config.network.nri != NriNetwork::Only;
+    // One write for the paths and for the intent that comes next.
+    let write = |record: &mut PodRecord| {
+        record.network_begun = made.net.is_some() && networked;
+        record.namespaces = made;
+    };
+    pod.cell.change(write).await?;
+    Ok(())
+}
+
+async fn attach_network(cx: &Pods, pod: &Pod) -> Result<()> {
+    if let Some(network) = cx.node.attach(&pod.cell.get()).await? {
+        let ips = network.ips.clone();
+        cx.notices.became(pod, None, Action::Network { ips });
+        let write = |record: &mut PodRecord| record.network = Some(network);
+        pod.cell.change(write).await?;
+    }
+    Ok(())
+}
+
+async fn release_network(cx: &Pods, pod: &Pod) -> Result<()> {
+    if cx.node.release_network(&pod.cell.get()).await? {
+        cx.notices.became(pod, None, Action::NetworkGone);
+    }
+    Ok(())
+}
+
+fn shares_pid(plan: &SandboxPlan) -> bool {
+    plan.pid == PidSharing::Pod
+}
+
+/// That plugins are asked is on record before they are.
+async fn run_hook(cx: &Pods, pod: &Pod) -> Result<()> {
+    let hooks = &cx.notices.hooks;
+    if hooks.enabled() {
+        let write = |record: &mut PodRecord| record.hooks.run = Mark::Begun;
+        pod.cell.change(write).await?;
+    }
+    let ips = hooks.run_pod_sandbox(pod).await?;
+    cx.node.check_plugin_ips(&pod.cell.get(), &ips)?;
+    if !ips.is_empty() {
+        let ips = ips.iter().map(ToString::to_string).collect();
+        let write = |record: &mut PodRecord| record.plugin_ips = ips;
+        pod.cell.change(write).await?;
+    }
+    Ok(())
+}
+
+/// Both events, also where the hook itself had succeeded (NRI-1118, NRI-1119).
+async fn undo_hook(cx: &Pods, pod: &Pod) -> Result<()> {
+    if pod.cell.get().hooks.run != Mark::None {
+        cx.notices.hooks.undo_run_pod_sandbox(pod).await;
+    }
+    Ok(())
+}
+
+async fn set_ready(cx: &Pods, pod: &Pod) -> Result<()> {
+    let write = |record: &mut PodRecord| {
+        record.hooks.run = Mark::Done;
+        record.phase = PodPhase::Ready;
+    };
+    pod.cell.change(write).await?;
+    cx.node.pods.sync().await?;
+    cx.notices.became(pod, None, Action::Ready);
+    Ok(())
 }
 
 async fn wait(id: String, mut starting: watch::Receiver<Option<Result<()>>>) -> Result<String> {
@@ -317,9 +373,8 @@ fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
 }
 
 /// An undo that failed keeps the sandbox, NOTREADY, with the step named (invariant 7).
-async fn note(pod: &Pod, phase: Phase, undone: Result<()>) {
+async fn note(pod: &Pod, step: &str, undone: Result<()>) {
     let Err(error) = undone else { return };
-    let step = phase.leaves();
     tracing::error!(pod = %pod.id, step, %error, "undo of a failed RunPodSandbox");
     let written = pod
         .cell

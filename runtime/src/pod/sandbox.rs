@@ -8,27 +8,27 @@ use proto_cri::v1 as cri;
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
-    message::Describe,
-    processes::{CGROUP_GONE, Processes},
+    node::{CGROUP_GONE, Node},
     record::{Json, Namespaces, PodNetwork, PodRecord},
 };
-use crate::{blocking::blocking, config::NriNetwork, image::Images, oci::SandboxPlan};
+use crate::{blocking::blocking, config::NriNetwork, oci::SandboxPlan};
 
-pub struct Sandboxes {
-    pub describe: Describe,
-    pub processes: Arc<Processes>,
-    pub nri_network: NriNetwork,
-    pub images: Images,
-}
+impl Node {
+    /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
+    pub fn hostname(&self, record: &PodRecord) -> String {
+        if record.host_network() || record.config.hostname.is_empty() {
+            self.name.clone()
+        } else {
+            record.config.hostname.clone()
+        }
+    }
 
-impl Sandboxes {
     /// Makes the pod's cgroup, by a leaf in it that is our own.
     ///
     /// # Errors
     /// What could not be made.
     pub async fn make_cgroup(&self, record: &PodRecord) -> Result<()> {
-        self.processes
-            .cgroup(&record.cgroup_leaf())?
+        self.cgroup(&record.cgroup_leaf())?
             .hold_parent(&record.id)
             .await
             .step("cgroup")
@@ -39,8 +39,7 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn release_cgroup(&self, record: &PodRecord) -> Result<()> {
-        self.processes
-            .cgroup(&record.cgroup_leaf())?
+        self.cgroup(&record.cgroup_leaf())?
             .remove(CGROUP_GONE)
             .await
             .step("cgroup")
@@ -56,10 +55,10 @@ impl Sandboxes {
         plan: &SandboxPlan,
     ) -> Result<Namespaces> {
         let (record, plan) = (Arc::clone(record), plan.clone());
-        let machine = Arc::clone(&self.processes.machine);
-        let files = self.processes.dirs.files(&record.id);
-        let pins = self.processes.dirs.namespaces(&record.id);
-        let hostname = self.describe.hostname(&record);
+        let machine = Arc::clone(&self.machine);
+        let files = self.dirs.files(&record.id);
+        let pins = self.dirs.namespaces(&record.id);
+        let hostname = self.hostname(&record);
         let pinned = blocking(move || {
             files.make(
                 &*machine,
@@ -86,11 +85,8 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn release_namespaces(&self, id: &str) -> Result<()> {
-        let (pins, files) = (
-            self.processes.dirs.namespaces(id),
-            self.processes.dirs.files(id),
-        );
-        let machine = Arc::clone(&self.processes.machine);
+        let (pins, files) = (self.dirs.namespaces(id), self.dirs.files(id));
+        let machine = Arc::clone(&self.machine);
         blocking(move || {
             machine.unpin(&pins).step("namespaces")?;
             files.remove(&*machine)
@@ -101,8 +97,8 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn unpin(&self, id: &str) -> Result<()> {
-        let pins = self.processes.dirs.namespaces(id);
-        let machine = Arc::clone(&self.processes.machine);
+        let pins = self.dirs.namespaces(id);
+        let machine = Arc::clone(&self.machine);
         let unpinned = blocking(move || machine.unpin(&pins)).await;
         unpinned.map_err(|error| Error::failed(error.to_string()))
     }
@@ -110,8 +106,8 @@ impl Sandboxes {
     /// # Errors
     /// What is left.
     pub async fn remove_files(&self, id: &str) -> Result<()> {
-        let files = self.processes.dirs.files(id);
-        let machine = Arc::clone(&self.processes.machine);
+        let files = self.dirs.files(id);
+        let machine = Arc::clone(&self.machine);
         blocking(move || files.remove(&*machine)).await
     }
 
@@ -123,14 +119,14 @@ impl Sandboxes {
         let Some(netns) = record.namespaces.net.clone() else {
             return Ok(None);
         };
-        if self.nri_network == NriNetwork::Only {
+        if self.config.network.nri == NriNetwork::Only {
             let mut mappings = record.config.port_mappings.iter();
             if mappings.any(|mapping| mapping.host_port > 0) {
                 tracing::warn!(pod = %record.id, "network: host ports are left to NRI plugins");
             }
             return Ok(None);
         }
-        let machine = &self.processes.machine;
+        let machine = &self.machine;
         let attachment = machine.attach(attach_request(record, netns)?);
         let attachment = attachment.await.map_err(|error| {
             let kind = match error.is_not_ready() {
@@ -150,18 +146,18 @@ impl Sandboxes {
         }))
     }
 
-    /// What the addresses that NRI plugins gave mean for the pod.
+    /// Checks the addresses that NRI plugins gave the pod.
     ///
     /// # Errors
     /// For a pod that could not have them, or that has none at all.
-    pub fn judge(&self, record: &PodRecord, ips: &[IpAddr]) -> Result<()> {
+    pub fn check_plugin_ips(&self, record: &PodRecord, ips: &[IpAddr]) -> Result<()> {
         let own = record.namespaces.net.is_some();
         if !own && !ips.is_empty() {
             return Err(Error::failed(
                 "NRI: a plugin gave addresses (adjust.network.ips) to a pod that is on the host's network",
             ));
         }
-        if own && ips.is_empty() && self.nri_network == NriNetwork::Only {
+        if own && ips.is_empty() && self.config.network.nri == NriNetwork::Only {
             return Err(Error::new(
                 Kind::Unavailable,
                 "network: no NRI plugin gave the pod an address, and there is no other network (network.nri = \"only\")",
@@ -176,7 +172,7 @@ impl Sandboxes {
     /// What the network layer says; kubelet retries (CRI-114).
     pub async fn release_network(&self, record: &PodRecord) -> Result<bool> {
         if record.network_begun {
-            let detached = self.processes.machine.detach(&record.id).await;
+            let detached = self.machine.detach(&record.id).await;
             detached.step("network")?;
         }
         Ok(record.network_begun)

@@ -13,230 +13,206 @@ use cairn_monitor::{log_path, record::Join};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::{
-    container_exit::{ContainerExit, watch, written_later},
+    container_exit::{self, watch, written_later},
     error::{AtStep as _, Error, Result},
-    event_log::did,
-    events::{EventKind, Events},
-    hooks::Hooks,
-    processes::Processes,
+    node::Node,
+    pods::Pods,
     record::{ContainerPhase, Exit, Mark, PodPhase, Process},
     registry::Registry,
     setters::AdjustedMounts,
-    spec::{SpecStore, Specs},
+    spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
 use crate::{
     blocking::blocking,
     clock, fault,
-    host::lookup::{Lookups, Session},
-    image::Images,
+    host::lookup::Session,
     monitor::{LaunchSpec, Monitor},
     oci, spans,
     store::make_private,
-    trace::{Action, EventLog},
+    trace::Action,
 };
 
 /// How long a stop or removal lets mounts and OCI hooks of a start go on.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-pub struct StartContainer {
-    pub registry: Arc<Registry>,
-    pub lookups: Lookups,
-    pub specs: SpecStore,
-    pub images: Images,
-    pub processes: Arc<Processes>,
-    pub exit: Arc<ContainerExit>,
-    pub hooks: Arc<Hooks>,
-    pub events: Events,
-    pub log: EventLog,
-    pub max_log_line: u32,
+/// # Errors
+/// The step that failed; the container is then EXITED with reason `StartError`, and nothing of
+/// it runs.
+pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
+    match start(cx, pod, container).await {
+        Ok(monitor) => {
+            watch(pod, container, monitor);
+            let hooks = &cx.notices.hooks;
+            hooks.post_start_container(pod, container).await;
+            Ok(())
+        }
+        Err(error) => {
+            failed(cx, pod, container, &error).await;
+            Err(error.at(&format!("container {}: start", container.id)))
+        }
+    }
 }
 
-impl StartContainer {
-    /// # Errors
-    /// The step that failed; the container is then EXITED with reason `StartError`, and nothing of
-    /// it runs.
-    pub async fn run(&self, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
-        match self.start(pod, container).await {
-            Ok(monitor) => {
-                watch(pod, container, monitor);
-                self.hooks.post_start_container(pod, container).await;
-                Ok(())
-            }
-            Err(error) => {
-                self.failed(pod, container, &error).await;
-                Err(error.at(&format!("container {}: start", container.id)))
-            }
-        }
-    }
-
-    async fn start(&self, pod: &Pod, container: &Container) -> Result<Monitor> {
-        let (monitor, process) = self.launch(pod, container).await?;
-        fault::pass("container.start.hook").await?;
-        self.hooks
-            .start_container(pod, container, process.pid)
-            .await?;
-        fault::pass("container.start.start").await?;
-        spans::step("start", monitor.start())
-            .await
-            .map_err(|error| Error::failed(error.to_string()))?;
-        container
-            .cell
-            .change(|record| {
-                record.phase = ContainerPhase::Running;
-                record.started_at = clock::now_ns();
-                record.process = Some(process);
-            })
-            .await?;
-        did(&self.log, pod, Some(container), Action::Started);
-        self.events.tell(pod, Some(container), EventKind::Started);
-        Ok(monitor)
-    }
-
-    /// Everything up to an init that waits for its start.
-    async fn launch(&self, pod: &Pod, container: &Container) -> Result<(Monitor, Process)> {
-        let processes = &self.processes;
-        let record = container.cell.get();
-        let specs = self.specs.read(&container.id).await?;
-        let join = join(&self.registry, pod, &specs)?;
-        let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
-        let log_path = record.log_path.as_deref().map(|path| {
-            let directory = pod.cell.get().config.log_directory.clone();
-            log_path::marked(path, directory.as_ref())
-        });
-        self.look_up(pod, container, &mounts, log_path.clone())
-            .await?;
-
-        fault::pass("container.start.cgroup").await?;
-        let group = processes.cgroup(&record.cgroup)?;
-        let linux = specs.spec.linux().as_ref();
-        let resources = linux.and_then(|linux| linux.resources().clone());
-        let set_up = group.set_up(&container.id, resources);
-        spans::step("make the cgroup", set_up)
-            .await
-            .step("cgroup")?;
-
-        fault::pass("container.start.launch").await?;
-        spans::step("mount the root", self.mount_root(pod, container, &specs)).await?;
-        let launched = processes.launcher.launch(LaunchSpec {
-            id: container.id.clone(),
-            dir: processes.dirs.container(&container.id),
-            config: serde_json::to_vec(&specs.spec).step("encode the spec")?,
-            cgroups: processes.joined_by_monitor(&group),
-            tty: record.config.tty,
-            stdin: record.config.stdin,
-            stdin_once: record.config.stdin_once,
-            log_path,
-            max_log_line: self.max_log_line,
-            join,
-        });
-        let launched = spans::step("spawn the monitor and create", launched);
-        let launched = tokio::select! {
-            biased;
-            launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
-            // The monitor undoes what it did, as far as the kernel lets it.
-            () = container.ends_within(PATIENCE) => Err(format!(
-                "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
-                PATIENCE.as_secs()
-            )),
-        };
-        let (unmounting, id) = (Arc::clone(processes), container.id.clone());
-        // Not awaited: an unmount waits for the kernel's grace period, the container need not.
-        tokio::spawn(blocking(move || unmounting.unmount_root(&id)));
-        let monitor = launched.map_err(|why| match group.oom_kills() {
-            Ok(1..) => Error::failed(format!(
-                "the kernel ended it for want of memory{}: {why}",
-                memory_limit(&specs.spec)
-            )),
-            _ => Error::failed(why),
-        })?;
-        container.set_monitor(Some(monitor.clone()));
-        let process = processes.process(&monitor);
-        let pid = process.pid;
-        did(&self.log, pod, Some(container), Action::Created { pid });
-        Ok((monitor, process))
-    }
-
-    /// Paths that others named: sources of mounts are still there, and the log gets its directory (CRI-254).
-    async fn look_up(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        mounts: &AdjustedMounts,
-        log_path: Option<PathBuf>,
-    ) -> Result<()> {
-        let mounts = mounts.clone();
-        let looked_up = move |session: &Session| {
-            mounts.check(session)?;
-            let Some(path) = log_path else {
-                return Ok(());
-            };
-            let path = path.to_str().ok_or("it is not UTF-8").step("log path")?;
-            let made = session.make_log_parents(path);
-            made.step(&format!("make the directory of the log {path:?}"))
-        };
-        let ending = container.ends_within(LOOKUP);
-        self.lookups.run(&pod.id, ending, looked_up).await?
-    }
-
-    /// For the moment in which its own mount namespace is made.
-    #[expect(clippy::disallowed_methods, reason = "in blocking()")]
-    async fn mount_root(&self, pod: &Pod, container: &Container, specs: &Specs) -> Result<()> {
-        let rootfs = self
-            .images
-            .find_rootfs(&container.id)
-            .step("root file system")?
-            .ok_or_else(|| Error::failed("root file system: it is gone"))?;
-        let at = self.processes.dirs.rootfs(&container.id);
-        let own = self.processes.dirs.container(&container.id);
-        let passes = pod.cell.get().user_namespace_root();
-        let userns = pod.user_namespace().step("user namespace")?;
-        let machine = Arc::clone(&self.processes.machine);
-        let linux = specs.spec.linux().as_ref();
-        let label = linux.and_then(|linux| linux.mount_label().clone());
-        blocking(move || {
-            make_private(&own, passes).map_err(|error| error.to_string())?;
-            std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
-            machine
-                .mount_root(&rootfs, &at, userns, label.as_deref())
-                .map_err(|error| error.to_string())
-        })
+async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
+    let (monitor, process) = launch(cx, pod, container).await?;
+    fault::pass("container.start.hook").await?;
+    let hooks = &cx.notices.hooks;
+    hooks.start_container(pod, container, process.pid).await?;
+    fault::pass("container.start.start").await?;
+    spans::step("start", monitor.start())
         .await
-        .step("root file system")
-    }
+        .map_err(|error| Error::failed(error.to_string()))?;
+    container
+        .cell
+        .change(|record| {
+            record.phase = ContainerPhase::Running;
+            record.started_at = clock::now_ns();
+            record.process = Some(process);
+        })
+        .await?;
+    cx.notices.became(pod, Some(container), Action::Started);
+    Ok(monitor)
+}
 
-    /// Nothing runs, the container is EXITED, and plugins that knew of it are told.
-    async fn failed(&self, pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
-        self.exit.give_back(container).await;
-        let written = container
-            .cell
-            .record_fact(|record| {
-                record.phase = ContainerPhase::Exited;
-                record.finished_at = clock::now_ns();
-                record.exit = Exit {
-                    code: 128,
-                    reason: "StartError".into(),
-                    message: error.text.clone(),
-                };
-                record.process = None;
-                record.hooks.stop = Mark::Begun;
-            })
-            .await;
-        if let Err(error) = written {
-            tracing::error!(container = %container.id, %error, "the failed start is not on record yet");
-            let (pod, container) = (Arc::clone(pod), Arc::clone(container));
-            tokio::spawn(async move { written_later(&pod, &container).await });
-        }
-        self.events.tell(pod, Some(container), EventKind::Stopped);
-        let reason = error.text.clone();
-        did(
-            &self.log,
-            pod,
-            Some(container),
-            Action::StartFailed { reason },
-        );
-        self.exit.send_stop_hook(pod, container).await;
+/// Everything up to an init that waits for its start.
+async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor, Process)> {
+    let node = &cx.node;
+    let record = container.cell.get();
+    let specs = node.specs.read(&container.id).await?;
+    let join = join(&cx.registry, pod, &specs)?;
+    let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
+    let log_path = record.log_path.as_deref().map(|path| {
+        let directory = pod.cell.get().config.log_directory.clone();
+        log_path::marked(path, directory.as_ref())
+    });
+    look_up(node, pod, container, &mounts, log_path.clone()).await?;
+
+    fault::pass("container.start.cgroup").await?;
+    let group = node.cgroup(&record.cgroup)?;
+    let linux = specs.spec.linux().as_ref();
+    let resources = linux.and_then(|linux| linux.resources().clone());
+    let set_up = group.set_up(&container.id, resources);
+    spans::step("make the cgroup", set_up)
+        .await
+        .step("cgroup")?;
+
+    fault::pass("container.start.launch").await?;
+    spans::step("mount the root", mount_root(node, pod, container, &specs)).await?;
+    let launched = node.launcher.launch(LaunchSpec {
+        id: container.id.clone(),
+        dir: node.dirs.container(&container.id),
+        config: serde_json::to_vec(&specs.spec).step("encode the spec")?,
+        cgroups: node.joined_by_monitor(&group),
+        tty: record.config.tty,
+        stdin: record.config.stdin,
+        stdin_once: record.config.stdin_once,
+        log_path,
+        max_log_line: node.config.container.max_log_line,
+        join,
+    });
+    let launched = spans::step("spawn the monitor and create", launched);
+    let launched = tokio::select! {
+        biased;
+        launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
+        // The monitor undoes what it did, as far as the kernel lets it.
+        () = container.ends_within(PATIENCE) => Err(format!(
+            "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
+            PATIENCE.as_secs()
+        )),
+    };
+    let (unmounting, id) = (Arc::clone(node), container.id.clone());
+    // Not awaited: an unmount waits for the kernel's grace period, the container need not.
+    tokio::spawn(blocking(move || unmounting.unmount_root(&id)));
+    let monitor = launched.map_err(|why| match group.oom_kills() {
+        Ok(1..) => Error::failed(format!(
+            "the kernel ended it for want of memory{}: {why}",
+            memory_limit(&specs.spec)
+        )),
+        _ => Error::failed(why),
+    })?;
+    container.set_monitor(Some(monitor.clone()));
+    let process = node.process(&monitor);
+    let pid = process.pid;
+    let created = Action::Created { pid };
+    cx.notices.became(pod, Some(container), created);
+    Ok((monitor, process))
+}
+
+/// Paths that others named: sources of mounts are still there, and the log gets its directory (CRI-254).
+async fn look_up(
+    node: &Node,
+    pod: &Pod,
+    container: &Container,
+    mounts: &AdjustedMounts,
+    log_path: Option<PathBuf>,
+) -> Result<()> {
+    let mounts = mounts.clone();
+    let looked_up = move |session: &Session| {
+        mounts.check(session)?;
+        let Some(path) = log_path else {
+            return Ok(());
+        };
+        let path = path.to_str().ok_or("it is not UTF-8").step("log path")?;
+        let made = session.make_log_parents(path);
+        made.step(&format!("make the directory of the log {path:?}"))
+    };
+    let ending = container.ends_within(LOOKUP);
+    node.lookups.run(&pod.id, ending, looked_up).await?
+}
+
+/// For the moment in which its own mount namespace is made.
+#[expect(clippy::disallowed_methods, reason = "in blocking()")]
+async fn mount_root(node: &Node, pod: &Pod, container: &Container, specs: &Specs) -> Result<()> {
+    let rootfs = node
+        .images
+        .find_rootfs(&container.id)
+        .step("root file system")?
+        .ok_or_else(|| Error::failed("root file system: it is gone"))?;
+    let at = node.dirs.rootfs(&container.id);
+    let own = node.dirs.container(&container.id);
+    let passes = pod.cell.get().user_namespace_root();
+    let userns = pod.user_namespace().step("user namespace")?;
+    let machine = Arc::clone(&node.machine);
+    let linux = specs.spec.linux().as_ref();
+    let label = linux.and_then(|linux| linux.mount_label().clone());
+    blocking(move || {
+        make_private(&own, passes).map_err(|error| error.to_string())?;
+        std::fs::create_dir_all(&at).map_err(|error| error.to_string())?;
+        machine
+            .mount_root(&rootfs, &at, userns, label.as_deref())
+            .map_err(|error| error.to_string())
+    })
+    .await
+    .step("root file system")
+}
+
+/// Nothing runs, the container is EXITED, and plugins that knew of it are told.
+async fn failed(cx: &Pods, pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
+    container_exit::give_back(&cx.node, container).await;
+    let written = container
+        .cell
+        .record_fact(|record| {
+            record.phase = ContainerPhase::Exited;
+            record.finished_at = clock::now_ns();
+            record.exit = Exit {
+                code: 128,
+                reason: "StartError".into(),
+                message: error.text.clone(),
+            };
+            record.process = None;
+            record.hooks.stop = Mark::Begun;
+        })
+        .await;
+    if let Err(error) = written {
+        tracing::error!(container = %container.id, %error, "the failed start is not on record yet");
+        let (pod, container) = (Arc::clone(pod), Arc::clone(container));
+        tokio::spawn(async move { written_later(&pod, &container).await });
     }
+    let reason = error.text.clone();
+    let failed = Action::StartFailed { reason };
+    cx.notices.became(pod, Some(container), failed);
+    container_exit::send_stop_hook(cx, pod, container).await;
 }
 
 fn memory_limit(spec: &Spec) -> String {

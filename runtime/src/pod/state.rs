@@ -21,12 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     error::{Error, Kind, Result},
     grace::Grace,
+    op::{Op, Reply, Request},
     record::{ContainerPhase, ContainerRecord, Mark, Namespaces, PodPhase, PodRecord},
-    request::{ContainerWork, Message, QUEUE, Reply},
     skips::Skips,
 };
 use crate::{monitor::Monitor, store::Cell};
 
+/// Requests in a pod's queue before senders wait.
+const QUEUE: usize = 64;
 /// How long a stop or removal lets a look-up of paths go on.
 pub const LOOKUP: Duration = Duration::from_secs(1);
 
@@ -35,14 +37,14 @@ pub struct Pod {
     pub id: String,
     pub cell: Cell<PodRecord>,
     containers: RwLock<BTreeMap<String, Arc<Container>>>,
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<Request>,
     /// Some client has named its id: from here on, whoever asks for its creation is another one (CRI-113).
     known: AtomicBool,
     /// What a forced removal passes over.
     pub skips: Skips,
 }
 
-/// A plugin's wish to have a container stopped.
+/// A plugin's request to have a container stopped.
 #[derive(Debug)]
 pub struct Eviction {
     pub plugin: String,
@@ -76,7 +78,7 @@ pub struct Container {
 }
 
 impl Pod {
-    pub fn new(cell: Cell<PodRecord>) -> (Arc<Self>, mpsc::Receiver<Message>) {
+    pub fn new(cell: Cell<PodRecord>) -> (Arc<Self>, mpsc::Receiver<Request>) {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let pod = Arc::new(Self {
             id: cell.get().id.clone(),
@@ -152,15 +154,24 @@ impl Pod {
         self.containers.write().remove(id);
     }
 
-    /// Puts a request into the pod's queue and waits for its end. Dropping the future abandons
-    /// the answer, not the work (CRI-008).
+    /// Puts an operation on the pod into its queue and waits for its end. Dropping the future abandons the answer, not
+    /// the work (CRI-008). Returns the id of the pod, or of the container that was created.
     ///
     /// # Errors
-    /// What the work ended in, or [`Kind::Unavailable`] when the daemon is ending.
-    pub async fn ask<T: Send + 'static>(
-        &self,
-        message: impl FnOnce(Reply<T>) -> Message,
-    ) -> Result<T> {
+    /// The operation's own, or [`Kind::Unavailable`] when the daemon is ending.
+    pub async fn ask(&self, op: Op) -> Result<String> {
+        self.send(op, None).await
+    }
+
+    /// [`Self::ask`] for an operation on a container.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
+        self.send(op, Some(id.to_owned())).await
+    }
+
+    async fn send(&self, op: Op, container: Option<String>) -> Result<String> {
         let (reply, answer) = Reply::new();
         let lost = |_| {
             Error::new(
@@ -168,29 +179,24 @@ impl Pod {
                 format!("sandbox {}: the daemon is ending", self.id),
             )
         };
-        if self.queue.send(message(reply)).await.is_err() {
+        let request = Request {
+            op,
+            container,
+            reply,
+        };
+        if self.queue.send(request).await.is_err() {
             // The driver ends only when its pod was removed.
             return Err(Error::no_sandbox(&self.id));
         }
         answer.await.map_err(lost)?
     }
 
-    /// [`Self::ask`] for one container.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn ask_container(&self, id: &str, work: ContainerWork) -> Result<()> {
-        let id = id.to_owned();
-        self.ask(|reply| Message::Container { id, work, reply })
-            .await
-    }
-
     /// Puts a request into the queue and does not wait for its end: how one pod's work reaches
     /// into another pod (ARCHITECTURE.md, "Who waits for whom" 2).
-    pub fn post_container(self: &Arc<Self>, id: &str, work: ContainerWork) {
+    pub fn post_container(self: &Arc<Self>, id: &str, op: Op) {
         let (pod, id) = (Arc::clone(self), id.to_owned());
         tokio::spawn(async move {
-            if let Err(error) = pod.ask_container(&id, work).await {
+            if let Err(error) = pod.ask_container(&id, op).await {
                 tracing::warn!(pod = %pod.id, container = %id, %error, "a posted request failed");
             }
         });

@@ -10,7 +10,7 @@ pub async fn container_stats(
     statistics: &Arc<Statistics>,
     request: &cri::ContainerStatsRequest,
 ) -> Result<cri::ContainerStatsResponse> {
-    let (_, container) = statistics.pods.container(&request.container_id)?;
+    let (_, container) = statistics.pods.registry.container(&request.container_id)?;
     let stats = statistics.of_containers(vec![container.cell.get()]).await;
     Ok(cri::ContainerStatsResponse {
         stats: stats.into_iter().next(),

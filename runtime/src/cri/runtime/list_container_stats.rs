@@ -18,6 +18,7 @@ pub async fn list_container_stats(
     });
     let wanted = statistics
         .pods
+        .registry
         .containers()
         .iter()
         .map(|(_, container)| container.cell.get())

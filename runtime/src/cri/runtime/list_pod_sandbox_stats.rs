@@ -19,7 +19,7 @@ pub async fn list_pod_sandbox_stats(
             state: cri::PodSandboxState::SandboxReady.into(),
         }),
     };
-    let mut wanted = statistics.pods.pods();
+    let mut wanted = statistics.pods.registry.pods();
     wanted.retain(|pod| view::pod_passes(Some(&filter), &pod.cell.get()));
     statistics.of_pods(&wanted).await
 }

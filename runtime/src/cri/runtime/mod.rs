@@ -1,9 +1,9 @@
-//! RuntimeService: one file per RPC, named after it. Each translates, calls, translates.
+//! RuntimeService: one file per RPC that reads or streams, named after it. Each translates, calls, translates. RPCs that
+//! change pods and containers have their files in `pod/`.
 
 pub mod attach;
 pub mod container_stats;
 pub mod container_status;
-pub mod create_container;
 pub mod exec;
 pub mod exec_sync;
 pub mod get_container_events;
@@ -16,16 +16,8 @@ pub mod list_pod_sandbox_stats;
 pub mod pod_sandbox_stats;
 pub mod pod_sandbox_status;
 pub mod port_forward;
-pub mod remove_container;
-pub mod remove_pod_sandbox;
 pub mod reopen_container_log;
-pub mod run_pod_sandbox;
 pub mod runtime_config;
-pub mod start_container;
 pub mod status;
-pub mod stop_container;
-pub mod stop_pod_sandbox;
-pub mod update_container_resources;
-pub mod update_pod_sandbox_resources;
 pub mod update_runtime_config;
 pub mod version;

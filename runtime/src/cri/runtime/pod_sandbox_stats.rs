@@ -16,7 +16,7 @@ pub async fn pod_sandbox_stats(
     statistics: &Arc<Statistics>,
     request: &cri::PodSandboxStatsRequest,
 ) -> Result<cri::PodSandboxStatsResponse> {
-    let pod = statistics.pods.pod(&request.pod_sandbox_id)?;
+    let pod = statistics.pods.registry.pod(&request.pod_sandbox_id)?;
     if pod.cell.get().phase != PodPhase::Ready {
         let text = format!("sandbox {}: statistics: it is not ready", pod.id);
         return Err(Error::new(Kind::WrongState, text));

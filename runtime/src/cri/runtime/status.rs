@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::{config::NriNetwork, cri::service::Cri, oci::CgroupDriver, pod::pause::is_exposed};
 
 pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
+    let node = &service.pods.node;
     let network = network_status(service).await;
     let condition = |kind: &str, problem: Option<(String, String)>| {
         let status = problem.is_none();
@@ -34,58 +35,59 @@ pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
         },
         // One runtime serves all handlers: what one can, all can.
         runtime_handlers: std::iter::once("")
-            .chain(service.policies.handlers.keys().map(String::as_str))
+            .chain(node.policies.handlers.keys().map(String::as_str))
             .map(|name| cri::RuntimeHandler {
                 name: name.to_owned(),
                 features: Some(cri::RuntimeHandlerFeatures {
-                    recursive_read_only_mounts: service.host.recursive_readonly,
-                    user_namespaces: service.host.no_user_namespaces.is_none(),
+                    recursive_read_only_mounts: node.host.recursive_readonly,
+                    user_namespaces: node.host.no_user_namespaces.is_none(),
                 }),
             })
             .collect(),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
-            user_namespaces_host_network: service.host.no_user_namespaces.is_none(),
+            user_namespaces_host_network: node.host.no_user_namespaces.is_none(),
             mount_options: true,
         }),
     }
 }
 
 fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, String> {
+    let node = &service.pods.node;
     let config = json!({
-        "stateDir": service.config.state,
-        "rootDir": service.config.root,
-        "listen": service.config.listen,
-        "cgroupParent": service.config.cgroup.parent,
-        "cgroupDriver": match service.policies.default.cgroup_driver {
+        "stateDir": node.config.state,
+        "rootDir": node.config.root,
+        "listen": node.config.listen,
+        "cgroupParent": node.config.cgroup.parent,
+        "cgroupDriver": match node.policies.default.cgroup_driver {
             CgroupDriver::Cgroupfs => "cgroupfs",
             CgroupDriver::Systemd => "systemd",
         },
-        "apparmor": service.host.apparmor.as_ref().map(|apparmor| json!({
+        "apparmor": node.host.apparmor.as_ref().map(|apparmor| json!({
             "defaultProfile": apparmor.as_ref().ok(),
             "problem": apparmor.as_ref().err().map_or("", String::as_str),
         })),
-        "selinux": service.host.selinux.as_ref().map(|selinux| json!({
+        "selinux": node.host.selinux.as_ref().map(|selinux| json!({
             "enforcing": selinux.enforcing,
             "process": selinux.contexts.as_ref().ok().map(|contexts| &contexts.process),
             "file": selinux.contexts.as_ref().ok().map(|contexts| &contexts.file),
             "problem": selinux.contexts.as_ref().err(),
         })),
-        "nriSocket": service.config.nri.socket,
+        "nriSocket": node.config.nri.socket,
     });
     let cni = json!({
-        "confDir": service.config.network.cni_conf_dir,
-        "binDirs": service.config.network.cni_bin_dirs,
-        "bridge": service.config.network.bridge,
-        "subnet": service.config.network.subnet,
-        "nri": service.config.network.nri,
+        "confDir": node.config.network.cni_conf_dir,
+        "binDirs": node.config.network.cni_bin_dirs,
+        "bridge": node.config.network.bridge,
+        "subnet": node.config.network.subnet,
+        "nri": node.config.network.nri,
     });
-    let pulls = service.images.pulls().into_iter().map(|pull| {
+    let pulls = node.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
         json!({ "image": pull.reference, "bytes": bytes, "of": of, "seconds": pull.seconds })
     });
     let pulls: serde_json::Value = pulls.collect();
-    let pods = service.pods.pods();
+    let pods = service.pods.registry.pods();
     let exposed = pods.iter().map(|pod| pod.cell.get());
     let exposed = exposed.filter(|record| is_exposed(record)).map(|record| {
         let metadata = record.metadata();
@@ -104,8 +106,9 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
 
 /// `(reason, message)` while no pod could get a network (CRI-104).
 async fn network_status(service: &Cri) -> Result<(), (String, String)> {
-    if service.config.network.nri == NriNetwork::Only {
-        return match service.hooks.hears(Event::RunPodSandbox) {
+    let node = &service.pods.node;
+    if node.config.network.nri == NriNetwork::Only {
+        return match service.pods.notices.hooks.hears(Event::RunPodSandbox) {
             true => Ok(()),
             false => Err((
                 "NetworkPluginNotReady".to_owned(),
@@ -114,7 +117,7 @@ async fn network_status(service: &Cri) -> Result<(), (String, String)> {
             )),
         };
     }
-    service.network.status().await.map_err(|problem| {
+    node.network.status().await.map_err(|problem| {
         let message = format!("Network plugin returns error: {}", problem.message);
         (problem.reason.to_owned(), message)
     })

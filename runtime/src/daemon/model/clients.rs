@@ -10,19 +10,22 @@ use super::{
     CALL, IMAGE, World,
     memory::{drawn, some_ms},
 };
-use crate::{
-    cri::{Cri, runtime as rpc},
-    pod::error::{Kind, Result},
+use crate::pod::{
+    create_container::create_container,
+    error::{Kind, Result},
+    op::Op,
+    pods::Pods,
+    run_pod_sandbox,
 };
 
 impl World {
-    pub(super) async fn work(&self, cri: &Arc<Cri>) {
+    pub(super) async fn work(&self, pods: &Arc<Pods>) {
         let mut clients = JoinSet::new();
         for client in 0..self.plan.clients {
-            let (world, cri) = (self.clone(), Arc::clone(cri));
+            let (world, pods) = (self.clone(), Arc::clone(pods));
             clients.spawn(async move {
                 for pod in 0..world.plan.pods {
-                    world.pod(&cri, &format!("c{client}-p{pod}")).await;
+                    world.pod(&pods, &format!("c{client}-p{pod}")).await;
                 }
             });
         }
@@ -58,14 +61,14 @@ impl World {
         answer.ok()
     }
 
-    async fn pod(&self, cri: &Arc<Cri>, name: &str) {
+    async fn pod(&self, pods: &Arc<Pods>, name: &str) {
         let config = sandbox(name);
         let run = || {
             let request = cri::RunPodSandboxRequest {
                 config: Some(config.clone()),
                 runtime_handler: String::new(),
             };
-            rpc::run_pod_sandbox::run_pod_sandbox(&cri.run_pod_sandbox, request)
+            run_pod_sandbox::run(pods, request)
         };
         let mut ran = self.call(&format!("run {name}"), run()).await;
         // Given up, or vetoed, or the network failed: as a kubelet does.
@@ -75,14 +78,14 @@ impl World {
                 ran = self.call(&format!("run {name} again"), run()).await;
             }
         }
-        let Some(Ok(pod)) = ran.map(|ran| ran.map(|answer| answer.pod_sandbox_id)) else {
+        let Some(Ok(pod)) = ran else {
             return;
         };
         let mut containers = JoinSet::new();
         for number in 0..=drawn(2) {
-            let (world, cri, pod) = (self.clone(), Arc::clone(cri), pod.clone());
+            let (world, pods, pod) = (self.clone(), Arc::clone(pods), pod.clone());
             let (name, config) = (format!("{name}-{number}"), config.clone());
-            containers.spawn(async move { world.container(&cri, &pod, &name, config).await });
+            containers.spawn(async move { world.container(&pods, &pod, &name, config).await });
         }
         // The pod's end may come in the middle.
         let all = containers.join_all();
@@ -90,23 +93,17 @@ impl World {
             0 => drop(timeout(Duration::from_millis(drawn(400)), all).await),
             _ => drop(all.await),
         }
-        let stop = cri::StopPodSandboxRequest {
-            pod_sandbox_id: pod.clone(),
-        };
         if drawn(2) == 0 {
-            let stop = rpc::stop_pod_sandbox::stop_pod_sandbox(&cri.pods, stop.clone());
+            let stop = pods.registry.ask(&pod, Op::StopPod);
             self.call(&format!("stop {name}"), stop).await;
         }
-        let remove = cri::RemovePodSandboxRequest {
-            pod_sandbox_id: pod,
-        };
-        let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, remove);
+        let remove = pods.registry.ask(&pod, Op::RemovePod);
         self.call(&format!("remove {name}"), remove).await;
     }
 
     async fn container(
         &self,
-        cri: &Arc<Cri>,
+        pods: &Arc<Pods>,
         pod: &str,
         name: &str,
         sandbox_config: cri::PodSandboxConfig,
@@ -117,50 +114,30 @@ impl World {
                 config: Some(container(name)),
                 sandbox_config: Some(sandbox_config.clone()),
             };
-            rpc::create_container::create_container(&cri.pods, request)
+            create_container(&pods.registry, request)
         };
         let mut made = self.call(&format!("create {name}"), create()).await;
         if !matches!(made, Some(Ok(_))) {
             some_ms(100).await;
             made = self.call(&format!("create {name} again"), create()).await;
         }
-        let Some(Ok(id)) = made.map(|made| made.map(|answer| answer.container_id)) else {
+        let Some(Ok(id)) = made else {
             return;
         };
-        let start = || {
-            let container_id = id.clone();
-            let request = cri::StartContainerRequest { container_id };
-            self.call(
-                "start",
-                rpc::start_container::start_container(&cri.pods, request),
-            )
+        let start = || self.call("start", pods.registry.ask_container(&id, Op::Start));
+        let stop = |seconds| {
+            let grace = Duration::from_secs(seconds);
+            self.call("stop", pods.registry.ask_container(&id, Op::Stop { grace }))
         };
-        let stop = |grace: u64| {
-            let request = cri::StopContainerRequest {
-                container_id: id.clone(),
-                timeout: grace as i64,
-            };
-            self.call(
-                "stop",
-                rpc::stop_container::stop_container(&cri.pods, request),
-            )
-        };
-        let remove = || {
-            let container_id = id.clone();
-            let request = cri::RemoveContainerRequest { container_id };
-            self.call(
-                "remove",
-                rpc::remove_container::remove_container(&cri.pods, request),
-            )
-        };
+        let remove = || self.call("remove", pods.registry.ask_container(&id, Op::Remove));
         let update = || {
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: id.clone(),
                 linux: Some(cri::LinuxContainerResources::default()),
                 ..Default::default()
             };
-            let update = rpc::update_container_resources::update_container_resources;
-            self.call("update", update(&cri.pods, request))
+            let update = Op::Update(Arc::new(request));
+            self.call("update", pods.registry.ask_container(&id, update))
         };
         if self.plan.clients == 1 {
             start().await;
@@ -191,16 +168,13 @@ impl World {
     }
 
     /// Removes all that there is, as often as it takes; then nothing goes on any more.
-    pub(super) async fn finish(&self, cri: &Arc<Cri>) {
+    pub(super) async fn finish(&self, pods: &Arc<Pods>) {
         self.memory.0.lock().fails = 0;
         for _ in 0..5 {
             // Calls that were given up go on.
             tokio::time::sleep(Duration::from_secs(60)).await;
-            for pod in cri.pods.all() {
-                let pod_sandbox_id = pod.id.clone();
-                let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
-                let remove = rpc::remove_pod_sandbox::remove_pod_sandbox(&cri.pods, request);
-                match timeout(CALL, remove).await {
+            for pod in pods.registry.all() {
+                match timeout(CALL, pods.registry.ask(&pod.id, Op::RemovePod)).await {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) if error.kind == Kind::NotFound => {}
                     Ok(Err(error)) => self.told.lock().push(format!("finish: {}", error.text)),
@@ -210,7 +184,7 @@ impl World {
                 }
             }
         }
-        for pod in cri.pods.all() {
+        for pod in pods.registry.all() {
             self.memory.fault(format!("cannot be removed: {}", pod.id));
         }
         self.check_told();

@@ -18,7 +18,10 @@ use self::{
     memory::{Memory, drawn},
     plugins::{Plugin, Plugins},
 };
-use super::{Daemon, Parts, image_options, network_config, policies};
+use super::{
+    from_config::{image_options, network_config, policies},
+    open::make_dirs,
+};
 use crate::{
     cgroup, clock,
     config::{self, Config},
@@ -27,18 +30,15 @@ use crate::{
     monitor::Launcher,
     oci::HostFacts,
     pod::{
-        dirs::Dirs,
-        events::Events,
-        hooks::Hooks,
-        message::Describe,
-        processes::Processes,
+        node::Node,
+        pods::Pods,
         record::{ContainerPhase, Mark, PodPhase},
+        recover,
         registry::Registry,
         spec::SpecStore,
     },
     seeded,
-    store::{self, Store, Unsynced},
-    stream,
+    store::{Store, Unsynced},
     trace::{self, EventLog},
 };
 
@@ -140,93 +140,53 @@ impl World {
     }
 
     /// As `open.rs` does, upon this machine.
-    async fn open(&self) -> Daemon {
+    fn open(&self) -> Arc<Pods> {
         let config = self.config();
-        let dirs = Dirs {
-            root: config.root.clone(),
-            state: config.state.clone(),
-        };
-        for dir in [
-            "pods",
-            "containers",
-            "image-volumes",
-            "pause",
-            "pause-root",
-            "ns",
-        ] {
-            store::make_passage(&dirs.state.join(dir)).expect("a directory");
-        }
-        for dir in ["images", "network", "roots", "trace", "volumes"] {
-            store::make_private(&dirs.root.join(dir), None).expect("a directory");
-        }
+        let dirs = make_dirs(&config).expect("directories");
         let lookups = Lookups::new("/nowhere".into(), config.path_timeout);
         let options = image_options(&config, "/nowhere".as_ref(), &lookups).expect("options");
         let images = Images::open(&dirs.root.join("images"), options).expect("images");
         let network = network_config(&config, &lookups).expect("a network");
-        let network = Arc::new(Network::new(network).expect("a network"));
-        let launcher = Launcher::of(dirs.state.join("monitor"), Arc::new(self.memory.clone()));
         let cgroups = cgroup::Host::detect_at(self.dir.path()).expect("cgroups");
         let log = EventLog::open(
             &dirs.root.join("trace"),
             &trace::Options::new(clock::now_ns),
         );
-        let log = log.expect("an event log");
-        let describe = Describe {
-            dirs: dirs.clone(),
-            node_name: "model".into(),
-            policies: policies(&config, &cgroups).expect("policies"),
-        };
         let unsynced = Unsynced::default();
         let records = |name: &str| dirs.root.join(name);
-        let mut hooks = Hooks::new(
-            "/nowhere".into(),
-            lookups.clone(),
-            describe.clone(),
-            log.clone(),
-        );
-        let in_process = self.plan.plugins.iter().filter(|plugin| plugin.in_process);
-        hooks.in_process = in_process
-            .map(|plugin| self.plugins.in_process(plugin))
-            .collect();
-        let parts = Parts {
-            processes: Arc::new(Processes {
-                launcher,
-                cgroups,
-                machine: Arc::new(self.memory.clone()),
-                dirs: dirs.clone(),
-                boot_id: "a boot".into(),
-            }),
+        let node = Node {
+            name: "model".into(),
+            boot_id: "a boot".into(),
+            host: HostFacts {
+                capabilities: (1 << 41) - 1,
+                ..HostFacts::default()
+            },
+            policies: policies(&config, &cgroups).expect("policies"),
+            launcher: Launcher::of(dirs.state.join("monitor"), Arc::new(self.memory.clone())),
+            machine: Arc::new(self.memory.clone()),
+            network: Arc::new(Network::new(network).expect("a network")),
             pods: Store::open(records("pods"), unsynced.clone()).expect("records"),
             containers: Store::open(records("containers"), unsynced.clone()).expect("records"),
             specs: SpecStore::open(records("specs"), unsynced.clone()).expect("specs"),
-            host: Arc::new(HostFacts {
-                capabilities: (1 << 41) - 1,
-                ..HostFacts::default()
-            }),
-            config: Arc::new(config),
-            hooks: Arc::new(hooks),
-            registry: Arc::new(Registry::default()),
-            events: Events::default(),
             pause_root: self.path("pause-root"),
+            wasm_host: "/nowhere".into(),
+            config,
             dirs,
-            describe,
-            unsynced,
-            images,
             lookups,
-            network,
-            log,
+            cgroups,
+            images,
+            unsynced,
         };
-        let any = ([127, 0, 0, 1], 0).into();
-        let listener = stream::Listener::bind(any, None).await.expect("a port");
-        parts.put_together(stream::Streams::new(&listener, Duration::from_secs(1)))
+        let in_process = self.plan.plugins.iter().filter(|plugin| plugin.in_process);
+        let in_process = in_process.map(|plugin| self.plugins.in_process(plugin));
+        Pods::new(node, log.expect("an event log"), in_process.collect())
     }
 
     /// One life of the daemon, from recovery on.
     fn life(&self, kill_after: Option<u64>, ends: bool) -> Ran<()> {
         let world = self.clone();
         let ran = clockwork::run(kill_after, async move {
-            let daemon = world.open().await;
-            let cri = Arc::new(daemon.cri);
+            let pods = world.open();
             let running = world.memory.running();
             for dir in &running {
                 world.memory.live(dir);
@@ -240,19 +200,17 @@ impl World {
                 let socket = world.path("nri.sock");
                 tokio::spawn(world.plugins.clone().connect(plugin.clone(), socket));
             }
-            let recovered =
-                tokio::time::timeout(CALL, daemon.recovery.run(&cri.config, daemon.plugins));
-            match recovered.await {
+            match tokio::time::timeout(CALL, recover::run(&pods)).await {
                 Ok(result) => drop(result.expect("a recovery")),
                 Err(_) => return world.memory.fault("recovery hangs".into()),
             }
-            world.check_made(&cri.pods);
-            world.check_recovered(&cri.pods, &running);
+            world.check_made(&pods.registry);
+            world.check_recovered(&pods.registry, &running);
             if !ends {
-                world.work(&cri).await;
-                world.check_made(&cri.pods);
+                world.work(&pods).await;
+                world.check_made(&pods.registry);
             }
-            world.finish(&cri).await;
+            world.finish(&pods).await;
         });
         self.plugins.disconnect();
         ran

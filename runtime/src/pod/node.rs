@@ -1,30 +1,60 @@
-//! What processes of pods are run by: monitors with their directories, and cgroups. Nothing here changes a record.
+//! The machine that pods run on, as the daemon opened it: directories, facts, programs, cgroups, images, network, stores.
+//! It has records and ids, and no pods (`the_machine_knows_no_pods`). Nothing here changes a record.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cni_shim::Network;
 
 use super::{
     dirs::{Dirs, remove_dir},
     error::{AtStep as _, Result},
     machine::Machine,
-    record::Process,
+    record::{ContainerRecord, PodRecord, Process},
+    spec::SpecStore,
 };
 use crate::{
     cgroup::{self, Cgroup, CgroupPath},
+    config::Config,
+    host::lookup::Lookups,
+    image::Images,
     monitor::{CgroupDir, Launcher, Monitor},
+    oci::{HostFacts, Policies},
+    store::{Store, Unsynced},
 };
 
 /// How long an emptied cgroup may take to go.
 pub const CGROUP_GONE: Duration = Duration::from_secs(5);
 
-pub struct Processes {
+pub struct Node {
+    pub config: Config,
+    pub dirs: Dirs,
+    /// For pods on the node's network.
+    pub name: String,
+    pub boot_id: String,
+    pub host: HostFacts,
+    /// The operator's decisions about containers, by runtime handler.
+    pub policies: Policies,
+    pub lookups: Lookups,
     pub launcher: Launcher,
     pub cgroups: cgroup::Host,
     pub machine: Arc<dyn Machine>,
-    pub dirs: Dirs,
-    pub boot_id: String,
+    pub network: Arc<Network>,
+    pub images: Images,
+    pub pods: Store<PodRecord>,
+    pub containers: Store<ContainerRecord>,
+    pub specs: SpecStore,
+    pub unsynced: Unsynced,
+    /// The built-in root of pause processes.
+    pub pause_root: PathBuf,
+    /// Runs plugins that are WebAssembly modules.
+    pub wasm_host: PathBuf,
 }
 
-impl Processes {
+impl Node {
     /// A monitor's process as a record has it.
     pub fn process(&self, monitor: &Monitor) -> Process {
         let (pid, start_time) = monitor.init();

@@ -1,0 +1,30 @@
+//! The context of the steps: the machine, the pods, and what is reported of them.
+
+use std::sync::Arc;
+
+use nri::{Handlers, PluginId};
+use tokio::sync::Mutex;
+
+use super::{node::Node, notices::Notices, registry::Registry};
+use crate::trace::EventLog;
+
+pub struct Pods {
+    pub node: Arc<Node>,
+    pub registry: Arc<Registry>,
+    pub notices: Notices,
+    /// Held from the check whether a cgroup is free until a container's record has it (`adjusted_cgroup.rs`).
+    pub placing: Mutex<()>,
+}
+
+impl Pods {
+    /// No pods yet: recovery finds them. `in_process` are plugins of this process.
+    pub fn new(node: Node, log: EventLog, in_process: Vec<(PluginId, Handlers)>) -> Arc<Self> {
+        let node = Arc::new(node);
+        Arc::new(Self {
+            notices: Notices::new(&node, log, in_process),
+            node,
+            registry: Arc::default(),
+            placing: Mutex::default(),
+        })
+    }
+}
