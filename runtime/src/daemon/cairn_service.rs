@@ -90,7 +90,7 @@ impl Cairn for CairnService {
         let request = request.into_inner();
         let wanted = request.pod;
         let mut events = self
-            .0
+            .pods
             .notices
             .log
             .subscribe(Filter::new(&wanted), request.follow);
@@ -149,7 +149,7 @@ impl Cairn for CairnService {
 
     async fn pulls(&self, _: Request<PullsRequest>) -> Answer<PullsResponse> {
         let pulls = self
-            .0
+            .pods
             .node
             .images
             .pulls()
