@@ -1,4 +1,4 @@
-//! The connection to systemd's manager, over D-Bus: calls, and the ends of the jobs that they start.
+//! The D-Bus connection to systemd's manager: calls, and the ends of the jobs that they start.
 //!
 //! Every user of the host can send signals to any connection. A signal counts only if its sender
 //! owns systemd's name: the bus writes the sender and never reuses a name. A [`Link`] belongs to

@@ -176,7 +176,6 @@ fn op(code: u8, dst: u8, src: u8, off: i16, imm: u32) -> u64 {
         | u64::from(imm) << 32
 }
 
-/// Instruction codes that the filter uses.
 mod code {
     pub(super) const LOAD_U32: u8 = 0x61;
     pub(super) const MOVE_REG: u8 = 0xbf;

@@ -6,17 +6,14 @@ use std::time::Duration;
 /// Each is one line that names the object, the step and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file operation below a hierarchy failed.
     #[error("cgroup {}: {step}: {source}", path.display())]
     Io {
         path: PathBuf,
         step: &'static str,
         source: std::io::Error,
     },
-    /// The mount table has no cgroup hierarchy.
     #[error("no cgroup hierarchy is mounted")]
     NoHierarchy,
-    /// The path cannot name a cgroup.
     #[error("cgroup path {path:?}: {why}")]
     BadPath { path: String, why: &'static str },
     /// A `.slice` as parent requires the systemd driver, any other parent cgroupfs.
@@ -30,12 +27,10 @@ pub enum Error {
          cgroupDriver: systemd in the kubelet, or [cgroup] driver = \"cgroupfs\" in cairn"
     )]
     NotCgroupfs { parent: String },
-    /// systemd cannot be reached.
     #[error(
         "systemd does not answer ({cause}): is it this machine's init, and does its D-Bus daemon run?"
     )]
     NoSystemd { cause: String },
-    /// systemd refused a request about a unit.
     #[error("systemd unit {unit}: {step}: {cause}")]
     Unit {
         unit: String,

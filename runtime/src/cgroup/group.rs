@@ -63,7 +63,6 @@ impl Cgroup {
         &self.host
     }
 
-    /// The cgroup `name` inside this one.
     pub fn child(&self, name: &str) -> Result<Self> {
         Ok(self.host.cgroup(self.path.child(name)?))
     }

@@ -6,7 +6,7 @@
 //! path is changed, except that v2 controllers are delegated along it (`cgroup.subtree_control`).
 //!
 //! ```text
-//!   absent --create--> empty --(a monitor joins it)--> populated --kill_all--> empty --remove--> absent
+//!   absent --create--> empty --(monitor joins)--> populated --kill_all--> empty --remove--> absent
 //! ```
 //! Processes are never moved by pid: a write to `cgroup.procs` waits 7 to 20 ms for RCU. They start
 //! in the unified tree (`CLONE_INTO_CGROUP`) and write `0` into each v1 `tasks` themselves.

@@ -56,7 +56,6 @@ pub struct Memory {
     pub max_usage: Option<u64>,
     /// How often the limit was hit.
     pub failcnt: u64,
-    /// Anonymous memory.
     pub anon: u64,
     /// Page cache, and the part of it that is inactive or mapped.
     pub file: u64,

@@ -16,7 +16,6 @@ use super::registry::auth::Auth;
 pub(super) type Outcome = Result<Digest, PullError>;
 pub(super) type Key = (String, Auth);
 
-/// Pulls in progress.
 #[derive(Default)]
 pub(super) struct Flights(pub(super) Mutex<HashMap<Key, Weak<Flight>>>);
 

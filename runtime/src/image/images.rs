@@ -17,7 +17,6 @@ use super::turns::{self, Turns};
 use super::unpack::limits::TreeBounds;
 use crate::host::lookup::Lookups;
 
-/// Options of an image store.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `<root>/roots`: `<id>/rootfs` below it is made and removed here.
@@ -51,7 +50,6 @@ pub struct FsInfo {
     pub inodes_used: u64,
 }
 
-/// All images of this machine.
 #[derive(Clone)]
 pub struct Images(pub(super) Arc<Shared>);
 

@@ -1,4 +1,4 @@
-//! Import of images from an archive (CRI-456): a tar of an OCI layout, or of `docker save`. Blobs of
+//! Imports images from an archive (CRI-456): a tar of an OCI layout, or of `docker save`. Blobs of
 //! other platforms may be missing.
 
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use super::reference::Reference;
 use super::spool;
 use super::store::record::Names;
 
-/// An imported image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     pub id: Digest,

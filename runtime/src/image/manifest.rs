@@ -31,7 +31,6 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// An error about this blob.
     pub(super) fn fault(&self, why: impl Into<String>) -> Error {
         let digest = self.digest.as_ref();
         Error::Blob {
@@ -41,7 +40,6 @@ impl Descriptor {
     }
 }
 
-/// An error about the manifest `what`.
 pub(super) fn fault(what: &str, why: impl Into<String>) -> Error {
     Error::Manifest {
         manifest: what.to_owned(),

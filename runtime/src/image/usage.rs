@@ -16,7 +16,6 @@ use crate::walk::{At, DEPTH_MAX, Limits, Mounts, Then, Visitor, is_gone, walk};
 const ENTRIES_MAX: u64 = 10_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Disk usage of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub bytes: u64,

@@ -30,7 +30,7 @@ pub(super) fn annotations(
         if key.is_empty() {
             return Err(SpecError::invalid(
                 "adjust.annotations",
-                "an annotation has an empty name",
+                "an annotation without a name",
             ));
         }
         annotations.insert(key.clone(), value.clone());

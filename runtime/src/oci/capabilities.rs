@@ -105,7 +105,6 @@ impl CapMask {
     }
 }
 
-/// The sets of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapSets {
     /// Bounding, permitted and effective.

@@ -90,7 +90,6 @@ pub struct SelinuxLabels {
     pub file: String,
 }
 
-/// A device node of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostDevice {
     pub path: PathBuf,

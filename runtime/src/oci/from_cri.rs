@@ -32,7 +32,6 @@ use super::{
     user::{self, ResolvedUser, UserRequest},
 };
 
-/// Inputs of a container's spec.
 pub struct Inputs<'a> {
     pub id: &'a str,
     pub config: &'a ContainerConfig,

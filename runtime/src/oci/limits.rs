@@ -29,7 +29,7 @@ const LEAST_QUOTA: i64 = 1_000;
 const LIST_MAX: usize = 4096;
 
 /// The requester of limits: its names for fields that CRI and NRI share, and its rule for swap.
-pub(super) struct Asker {
+pub(super) struct Requester {
     parent: &'static str,
     quota: &'static str,
     period: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Asker {
     ends_swap: bool,
 }
 
-pub(super) const CRI: Asker = Asker {
+pub(super) const CRI: Requester = Requester {
     parent: "linux.resources",
     quota: "cpu_quota",
     period: "cpu_period",
@@ -53,7 +53,7 @@ pub(super) const CRI: Asker = Asker {
 };
 
 /// An update of an existing container.
-pub(super) const UPDATE: Asker = Asker {
+pub(super) const UPDATE: Requester = Requester {
     parent: "update.linux.resources",
     quota: "cpu.quota",
     period: "cpu.period",
@@ -65,13 +65,13 @@ pub(super) const UPDATE: Asker = Asker {
 };
 
 /// An adjustment of a new container.
-pub(super) const ADJUSTMENT: Asker = Asker {
+pub(super) const ADJUSTMENT: Requester = Requester {
     parent: "adjust.linux.resources",
     ends_swap: true,
     ..UPDATE
 };
 
-impl Asker {
+impl Requester {
     fn invalid(&self, field: &str, cause: String) -> SpecError {
         SpecError::invalid(format!("{}.{field}", self.parent), cause)
     }
@@ -91,7 +91,7 @@ pub(super) fn merge(
     resources: &mut LinuxResources,
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let host = context.host;
     if let Some(asked) = &asked.cpu {
@@ -128,7 +128,7 @@ fn merge_cpu(
     cpu: &mut LinuxCpu,
     asked: &nri::LinuxCpu,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let number = |value: &Option<nri::OptionalUInt64>| {
         let value = value.as_ref().map(|v| v.value);
@@ -163,7 +163,7 @@ fn merge_memory(
     memory: &mut LinuxMemory,
     asked: &nri::LinuxMemory,
     host: &HostFacts,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let limit = limit_of(&asked.limit, by, by.limit)?;
     if let Some(cause) = limit.and_then(too_little_memory) {
@@ -208,7 +208,7 @@ fn too_little_memory(limit: i64) -> Option<String> {
 /// The limit, if present and not zero; -1 means unlimited.
 fn limit_of(
     value: &Option<nri::OptionalInt64>,
-    by: &Asker,
+    by: &Requester,
     field: &str,
 ) -> Result<Option<i64>, SpecError> {
     match value.as_ref().map_or(0, |v| v.value) {
@@ -218,7 +218,11 @@ fn limit_of(
     }
 }
 
-fn check_bandwidth(quota: Option<i64>, period: Option<u64>, by: &Asker) -> Result<(), SpecError> {
+fn check_bandwidth(
+    quota: Option<i64>,
+    period: Option<u64>,
+    by: &Requester,
+) -> Result<(), SpecError> {
     if let Some(cause) = period.and_then(wrong_period) {
         return Err(by.invalid(by.period, cause));
     }
@@ -287,7 +291,7 @@ fn put_hugepages(
     resources: &mut LinuxResources,
     limits: &[nri::HugepageLimit],
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let (host, policy) = (context.host, context.policy);
     if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
@@ -311,7 +315,7 @@ fn put_hugepages(
 fn put_hugepage(
     list: &mut Vec<LinuxHugepageLimit>,
     asked: &nri::HugepageLimit,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let page_size = asked.page_size.as_str();
     let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
@@ -338,7 +342,7 @@ fn put_unified(
     resources: &mut LinuxResources,
     unified: &BTreeMap<String, String>,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     if unified.is_empty() {
         return Ok(());
@@ -417,7 +421,10 @@ fn bytes_of(text: &str) -> Option<i64> {
     number.checked_mul(1 << shift)
 }
 
-fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDeviceCgroup, SpecError> {
+fn device_rule(
+    asked: &nri::LinuxDeviceCgroup,
+    by: &Requester,
+) -> Result<LinuxDeviceCgroup, SpecError> {
     let wrong = |cause: String| Err(by.invalid("devices", cause));
     let kind = match asked.r#type.as_str() {
         "" | "a" => None,

@@ -20,7 +20,6 @@ const TTY_GROUP: u32 = 5;
 /// The kernel's own places, where a VOLUME of an image is refused.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Inputs of a container's mounts.
 pub struct MountInputs<'a> {
     pub mounts: &'a [CriMount],
     pub sandbox: &'a SandboxFacts,

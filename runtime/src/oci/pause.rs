@@ -26,7 +26,6 @@ use super::{
 /// The score that keeps the pause process alive longer than any container.
 const PAUSE_OOM_SCORE_ADJ: i64 = -998;
 
-/// Inputs of the pause spec.
 pub struct PauseInputs<'a> {
     pub sandbox: &'a SandboxFacts,
     /// The pod's security context, if any.

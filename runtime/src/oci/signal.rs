@@ -12,7 +12,6 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// SIGTERM.
     pub const TERM: Self = Self {
         cri: Signal::Sigterm,
         number: 15,

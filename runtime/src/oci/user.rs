@@ -22,7 +22,6 @@ pub struct UserRequest<'a> {
     pub group: Option<&'a str>,
 }
 
-/// The ids of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvedUser {
     pub uid: u32,

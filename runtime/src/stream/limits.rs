@@ -9,7 +9,6 @@ use super::link::Link;
 /// The time for a client to open the streams that it requested.
 pub(super) const CREATION: Duration = Duration::from_secs(30);
 
-/// Limits of a session.
 #[derive(Clone)]
 pub(super) struct Limits {
     /// The longest time without data.

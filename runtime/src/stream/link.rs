@@ -2,7 +2,7 @@
 //! bounds in both.
 //!
 //! ```text
-//!  reader task ──pieces──► Input   (QUEUE pieces each; when one is full, the connection is not read)
+//!  reader task ──pieces──► Input   (QUEUE pieces each; when one is full, reading stops)
 //!  writer task ◄──frames── Output  (QUEUE frames for all; when it is full, senders wait)
 //! ```
 //! The two tasks are the protocol's (`spdy.rs`, `websocket.rs`). They end with the [`Link`], which

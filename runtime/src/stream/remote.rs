@@ -34,7 +34,6 @@ pub struct Wanted {
     pub tty: bool,
 }
 
-/// The streams of a session.
 pub(super) struct Remote {
     pub link: Link,
     pub stdin: Option<Input>,
@@ -48,7 +47,6 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// A remote without streams.
     fn of(link: Link, status: Format) -> Self {
         Self {
             link,

@@ -115,7 +115,6 @@ impl Transfer {
     }
 }
 
-/// A remote as a source of blobs.
 pub(crate) struct RemoteBlobs(pub Arc<Remote>);
 
 impl Source for RemoteBlobs {

@@ -99,7 +99,6 @@ impl Store {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
     }
 
-    /// Directories of all uses.
     pub(crate) fn uses(&self) -> Vec<PathBuf> {
         self.lock().uses.keys().cloned().collect()
     }

@@ -135,7 +135,6 @@ fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
 const USAGE: &str = "usage: unpack layer <directory> <max bytes> <max files> <max depth>, or \
                      unpack archive <directory> <max bytes>";
 
-/// The helper's work.
 enum Work {
     Layer(TreeBounds),
     /// Bytes of the uncompressed archive.

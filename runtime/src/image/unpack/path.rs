@@ -5,7 +5,6 @@ pub const PATH_MAX: usize = 4096;
 /// Longest single name.
 const NAME_MAX: usize = 255;
 
-/// Error of a name in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
     #[error("the name contains a NUL byte")]

@@ -13,7 +13,6 @@ const BLOCK: usize = 512;
 /// A PAX block or a long name: attributes of one file are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
 
-/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,

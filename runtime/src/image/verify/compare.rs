@@ -32,7 +32,6 @@ pub struct Watch<'a> {
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-/// Findings in one layer.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Checked entries.

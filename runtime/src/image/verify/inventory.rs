@@ -150,7 +150,6 @@ impl Writer<'_> {
     }
 }
 
-/// A line of an inventory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The root's name is empty. A directory's entries follow it.

@@ -31,7 +31,6 @@ const REPORTED_MAX: usize = 100;
 /// The fewest digits of an abbreviated id.
 const SHORTEST: usize = 4;
 
-/// Result for one image.
 #[derive(Debug)]
 pub struct Verified {
     pub id: Digest,

@@ -19,7 +19,6 @@ pub const MAX_CHANNELS: u8 = b'~' - b'0';
 
 const HALF_CLOSE: u8 = 255;
 
-/// Encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     pub base64: bool,

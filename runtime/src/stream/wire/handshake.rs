@@ -14,7 +14,6 @@ pub const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protoc
 const ACCEPTED_PROTOCOLS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// Kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Exec,

@@ -47,7 +47,6 @@ pub enum Header {
     Control { kind: u16, flags: u8, len: usize },
 }
 
-/// A control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control<'a> {
     /// `block` is compressed, as in the other two that have one: all must be inflated, in order.

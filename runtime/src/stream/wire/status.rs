@@ -3,7 +3,6 @@
 
 use serde_json::json;
 
-/// Result of an exec or attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Success,
