@@ -32,7 +32,7 @@ pub(super) enum Rights {
 
 /// Confines the process to its directory and its three streams. No file grows beyond `bytes`.
 pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<OwnedFd> {
-    // Raising it needs no privilege; the protection of the daemon is for the daemon.
+    // Raising it needs no privilege; the protection of the daemon is not for the helper.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0"); // fails if it is higher already
     let limits = [
         (Resource::As, MEMORY_MAX),

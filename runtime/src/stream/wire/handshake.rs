@@ -260,8 +260,8 @@ fn websocket(verb: Verb, method: &Method, headers: &HeaderMap) -> Result<Upgrade
 
 fn none_in_common(served: &[&str]) -> Refusal {
     let text = format!(
-        "unable to upgrade: none of the client's protocols is served; served are {}",
         "unable to upgrade: none of the client's protocols is supported (supported: {})",
+        served.join(", ")
     );
     Refusal::new(StatusCode::FORBIDDEN, text)
 }
