@@ -1,5 +1,5 @@
-//! Writes a plan to a cgroup, all or nothing: if the kernel refuses one value, the earlier ones of
-//! the same call are put back (CRI-137).
+//! Writes a plan to a cgroup, all or nothing: if the kernel refuses a value, the values that were
+//! already written are restored (CRI-137).
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
@@ -10,14 +10,14 @@ use oci_spec::runtime::LinuxResources;
 use std::path::PathBuf;
 
 impl Cgroup {
-    /// Limits and device rules of a container that is being created.
+    /// Applies the limits and device rules of a container that is being created.
     ///
-    /// Device rules are applied last, when nothing after them can fail. `devices: None` leaves the
-    /// cgroup's rules alone; a list is the whole truth, with everything not listed denied on v2.
+    /// Device rules come last, when nothing after them can fail. `devices: None` keeps the cgroup's
+    /// rules; with a list, v2 denies everything that is not listed.
     ///
     /// # Errors
-    /// See [`Error`]; the limits are then as before. `DeviceFilter` means that the container must not
-    /// be started: it could make device nodes of the host.
+    /// See [`Error`]; the limits are then as before. After `DeviceFilter` the container must not
+    /// start: it could make device nodes of the host.
     pub fn apply(&self, resources: &LinuxResources) -> Result<()> {
         let written = self.write_limits(resources)?;
         match resources.devices() {
@@ -28,8 +28,8 @@ impl Cgroup {
         }
     }
 
-    /// Writes the plan; returns what restores the former values, in order of writing. Device rules in `resources` are not
-    /// looked at. May block while the kernel reclaims memory to get below a lowered limit.
+    /// Writes the plan; returns the former values in order of writing. Ignores device rules. May
+    /// block while the kernel reclaims memory to reach a lowered limit.
     pub(super) fn write_limits(&self, resources: &LinuxResources) -> Result<Vec<Change>> {
         let changes = plan(self, resources)?;
         let mut undo: Vec<Change> = Vec::with_capacity(changes.len());
@@ -46,7 +46,7 @@ impl Cgroup {
         Ok(undo)
     }
 
-    /// Writes one value unless it is there already; returns the change that undoes it.
+    /// Writes one value if it differs; returns the change that undoes it.
     fn write_one(&self, change: &Change) -> Result<Option<Change>> {
         let file = self.file(change)?;
         let mut former = io::read_if_there(&file)?;
@@ -70,7 +70,7 @@ impl Cgroup {
         Ok(dir.join(&change.file))
     }
 
-    /// A file that is not there is a controller that was not handed down to this cgroup.
+    /// A missing file means that the controller is not delegated to this cgroup.
     fn refused(&self, change: &Change, source: std::io::Error) -> Error {
         if source.kind() == std::io::ErrorKind::NotFound {
             return self.lacks_controller(change);
@@ -88,7 +88,7 @@ impl Cgroup {
         Error::no_controller(self.path.as_str(), &change.file, &change.controller)
     }
 
-    /// Hybrid: the unified tree's few controllers are handed down when a limit first needs one.
+    /// Hybrid: delegates a controller of the unified tree when a limit first needs it.
     fn delegate_for(&self, controller: &str) -> Result<bool> {
         let (Mode::Hybrid, Some(Place::V2(_))) = (self.host.mode(), self.host.place(controller))
         else {
@@ -101,8 +101,8 @@ impl Cgroup {
         Ok(true)
     }
 
-    /// Restores in reverse order. Goes on after a failure and reports the first one, for the error
-    /// text of the failure that caused this.
+    /// Restores in reverse order and continues after a failure. Returns the first failure as a
+    /// suffix for the error text of its cause.
     pub(super) fn put_back(&self, undo: &[Change]) -> Option<String> {
         let mut failed = None;
         for change in undo.iter().rev() {
@@ -117,8 +117,8 @@ impl Cgroup {
     }
 }
 
-/// What to write to `change.file` so that it reads `former` again. Files that read as a table take
-/// one line at a time; `None` where nothing needs to be written.
+/// The value that restores `change.file` to `former`; `None` if nothing must be written. Files that
+/// read as a table take one line at a time.
 fn former_value(change: &Change, former: &str) -> Option<String> {
     match change.file.as_str() {
         "io.max" => {

@@ -1,5 +1,5 @@
-//! The five `bpf(2)` commands that put a device filter on a v2 cgroup. One of the few files with
-//! unsafe code: no crate offers these commands without an ELF loader or a C library.
+//! The five `bpf(2)` commands that put a device filter on a v2 cgroup. Unsafe code: no crate offers
+//! these commands without an ELF loader or a C library.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -16,9 +16,9 @@ const PROG_QUERY: libc::c_int = 16;
 
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
-/// Filters of a nested runtime or systemd in the container are run as well as ours.
+/// Filters of systemd or of a nested runtime run in addition to ours.
 const ALLOW_MULTI: u32 = 2;
-/// Most programs that can be on one cgroup (the kernel's own bound).
+/// The most programs on one cgroup (the kernel's own bound).
 const MAX_PROGRAMS: usize = 64;
 /// No helper function is called, so the program may have our own licence.
 const LICENCE: &CStr = c"Apache-2.0";
@@ -70,8 +70,8 @@ struct GetFdById {
 /// A failed step with its cause.
 pub(super) type Failure = (&'static str, io::Error);
 
-/// Attaches `program` to the cgroup directory `dir` and takes away the device filters that were on
-/// it before, in this order, so that it is never open in between.
+/// Attaches `program` to the cgroup directory `dir`, then detaches the earlier device filters, so
+/// that the cgroup is never without one.
 pub(super) fn replace_device_filter(dir: &Path, program: &[u64]) -> Result<(), Failure> {
     let at = |step| move |error| (step, error);
     let cgroup = File::open(dir).map_err(at("open the cgroup"))?;
@@ -146,7 +146,7 @@ fn by_id(id: u32) -> io::Result<OwnedFd> {
     bpf_of_numbers(PROG_GET_FD_BY_ID, &mut attr).map(own)
 }
 
-/// The result of a command that makes a descriptor.
+/// Takes ownership of the descriptor that a command returned.
 fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }

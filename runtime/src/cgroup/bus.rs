@@ -1,8 +1,8 @@
-//! The connection to systemd's manager, over D-Bus: calls, and the ends of the jobs that they start.
+//! The D-Bus connection to systemd's manager: calls, and the ends of the jobs that they start.
 //!
-//! Every user of the host may send any signal, to everybody or to this connection alone. A signal counts only if it comes
-//! from the connection that owns systemd's name: the bus writes the sender into each message, and gives no name twice.
-//! A [`Link`] is to one owner: when another connection gets the name (systemd was executed anew), the link is closed.
+//! Every user of the host can send signals to any connection. A signal counts only if its sender
+//! owns systemd's name: the bus writes the sender and never reuses a name. A [`Link`] belongs to
+//! one owner: it closes when another connection gets the name (systemd was re-executed).
 
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -15,9 +15,9 @@ use zbus::message::{Header, Type};
 use zbus::zvariant::DynamicType;
 use zbus::{Connection, Message, MessageStream, OwnedObjectPath, connection};
 
-/// Longest that systemd may take for an answer, and then for a job.
+/// The longest wait for an answer of systemd, and then for a job.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
-/// Ended jobs that nobody has looked at yet; more than systemd runs at a time.
+/// Ends of jobs that are not yet read; more than systemd runs at a time.
 const JOBS: usize = 4096;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -33,17 +33,17 @@ type Owner = Arc<OnceLock<String>>;
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     connection: Connection,
-    /// Job and result of each job that ended. The task that hears of them has the sender, until the link is closed.
+    /// Job and result of each job that ended. The listener has the sender until the link closes.
     jobs: broadcast::WeakSender<(OwnedObjectPath, String)>,
-    /// That task. It would keep the connection as well.
-    _hears: Arc<AbortOnDropHandle<()>>,
+    /// Aborted with the link: the listener would keep the connection open.
+    _listener: Arc<AbortOnDropHandle<()>>,
 }
 
-/// What is known of a job that was started.
+/// The known state of a started job.
 pub(super) enum Job {
-    /// Its result, in systemd's words.
+    /// Its result, as systemd names it.
     Ended(String),
-    /// Its end was missed, or has not come in time: look at the unit.
+    /// Its end was missed or is late: look at the unit.
     Unknown(OwnedObjectPath),
 }
 
@@ -60,8 +60,8 @@ impl Link {
         let (jobs, _) = broadcast::channel(JOBS);
         let owner = Owner::default();
         let known = jobs.downgrade();
-        // Before any call: no signal may be missed, and nobody else empties the queue.
-        let hears = tokio::spawn(hear(
+        // Before any call: no signal may be missed, and only this task empties the queue.
+        let listener = tokio::spawn(listen(
             MessageStream::from(&connection),
             Arc::clone(&owner),
             jobs,
@@ -69,7 +69,7 @@ impl Link {
         let link = Self {
             connection,
             jobs: known,
-            _hears: Arc::new(AbortOnDropHandle::new(hears)),
+            _listener: Arc::new(AbortOnDropHandle::new(listener)),
         };
         let ended = format!(
             "type='signal',sender='{SYSTEMD}',path='{OBJECT}',interface='{MANAGER}',member='JobRemoved'"
@@ -80,9 +80,9 @@ impl Link {
         for rule in [ended, moved] {
             link.ask_bus("AddMatch", &rule).await?;
         }
-        // From here on each change of owner is heard.
+        // From here on every change of the owner is received.
         let name = link.ask_bus("GetNameOwner", &SYSTEMD).await?;
-        let _first = owner.set(name.body().deserialize()?);
+        let _ = owner.set(name.body().deserialize()?); // set only here
         link.call("Subscribe", &()).await?;
         Ok(link)
     }
@@ -111,13 +111,13 @@ impl Link {
             .await
     }
 
-    /// A method that starts a job, and the job's end.
+    /// Calls a method that starts a job, and waits for the job's end.
     pub(super) async fn job<B: Serialize + DynamicType>(
         &self,
         method: &str,
         body: &B,
     ) -> zbus::Result<Job> {
-        // Subscribed before the call; the sender is not kept, or the end of the link would not be seen.
+        // Subscribe before the call. A kept sender would hide the end of the link.
         let mut ended = self.jobs.upgrade().map(|jobs| jobs.subscribe());
         let answer = self.call(method, body).await?;
         let job: OwnedObjectPath = answer.body().deserialize()?;
@@ -139,8 +139,8 @@ impl Link {
     }
 }
 
-/// Reports the end of each job, until the connection ends or systemd's name has another owner.
-async fn hear(
+/// Reports the end of each job, until the connection ends or systemd's name changes its owner.
+async fn listen(
     mut messages: MessageStream,
     owner: Owner,
     jobs: broadcast::Sender<(OwnedObjectPath, String)>,
@@ -162,7 +162,7 @@ async fn hear(
             .body()
             .deserialize::<(u32, OwnedObjectPath, String, String)>();
         if let Ok((_, job, _, result)) = body {
-            // Nobody waits for it.
+            // An error means that no caller waits.
             let _ = jobs.send((job, result));
         }
     }
@@ -175,7 +175,7 @@ fn is_signal(header: &Header<'_>, sender: &str, interface: &str, member: &str) -
         && header.member().is_some_and(|m| m.as_str() == member)
 }
 
-/// Whether it is the error of this name that was answered.
+/// Whether the answer is the error of this name.
 pub(super) fn is_named(error: &zbus::Error, wanted: &str) -> bool {
     matches!(error, zbus::Error::MethodError(name, _, _) if name.as_str() == wanted)
 }

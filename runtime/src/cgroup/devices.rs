@@ -1,7 +1,7 @@
-//! Device rules: v1 `devices.allow`/`devices.deny`, or a BPF program on v2 that says the same.
+//! Device rules: v1 `devices.allow`/`devices.deny`, or an equivalent BPF program on v2.
 //!
-//! A rule list is read from the last to the first: for each kind of access asked for (make, read,
-//! write) the last rule that names the device and that access decides; what no rule names is denied.
+//! For each requested kind of access (make, read, write) the last rule that names the device and
+//! that access decides. An access without a rule is denied.
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
@@ -24,7 +24,7 @@ enum Kind {
     Char = 2,
 }
 
-/// One OCI rule, checked. `None` stands for any.
+/// One checked OCI rule. `None` means any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rule {
     allow: bool,
@@ -34,7 +34,7 @@ struct Rule {
     access: u8,
 }
 
-/// Makes `rules` the device rules of the cgroup.
+/// Replaces the device rules of the cgroup.
 pub(super) fn apply(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<()> {
     let rules = check(group, rules)?;
     if let Some(Place::V1(_)) = group.host().place("devices") {
@@ -96,8 +96,8 @@ fn check(group: &Cgroup, rules: &[LinuxDeviceCgroup]) -> Result<Vec<Rule>> {
     Ok(checked)
 }
 
-/// One or two rules: "any kind" with particular numbers becomes a block and a character rule,
-/// because v1 takes everything after `a` for "all devices".
+/// One or two rules: "any kind" with numbers becomes a block and a character rule, because v1 reads
+/// everything after `a` as "all devices".
 fn parse(rule: &LinuxDeviceCgroup) -> Option<Vec<Rule>> {
     let kind = match rule.typ() {
         None | Some(LinuxDeviceType::A) => None,
@@ -159,7 +159,7 @@ impl Rule {
     }
 }
 
-/// True if no request is ever denied: a privileged container needs no filter.
+/// Whether no request is ever denied: a privileged container needs no filter.
 fn allows_all(rules: &[Rule]) -> bool {
     rules
         .iter()
@@ -176,7 +176,6 @@ fn op(code: u8, dst: u8, src: u8, off: i16, imm: u32) -> u64 {
         | u64::from(imm) << 32
 }
 
-/// Instruction codes that the filter uses.
 mod code {
     pub(super) const LOAD_U32: u8 = 0x61;
     pub(super) const MOVE_REG: u8 = 0xbf;
@@ -190,8 +189,8 @@ mod code {
     pub(super) const EXIT: u8 = 0x95;
 }
 
-/// The program for `rules`. Register 3 holds the accesses that no rule has decided yet: an allowing
-/// rule takes its own away and says yes when none is left, a denying rule says no if it names one.
+/// The program for `rules`. Register 3 has the undecided accesses: an allowing rule removes its own
+/// and allows the request when none is left; a denying rule denies it if it names one.
 fn program(rules: &[Rule]) -> Vec<u64> {
     use code::*;
     const RESULT: u8 = 0;
@@ -235,7 +234,7 @@ fn program(rules: &[Rule]) -> Vec<u64> {
             .into_iter()
             .filter_map(|(register, value)| Some((register, value?)))
             .collect();
-        // Each failed condition jumps over the conditions after it and the decision.
+        // Each failed condition jumps over the later conditions and the decision.
         for (at, (register, value)) in conditions.iter().enumerate() {
             let skip = (conditions.len() - at - 1 + decide.len()) as i16;
             out.push(op(JUMP_NOT_EQUAL_U32, *register, 0, skip, *value));

@@ -1,4 +1,4 @@
-//! The device filter is run here by a small interpreter and must say what the rule list says.
+//! A small interpreter runs the device filter, which must agree with the rule list.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ fn rule(json: serde_json::Value) -> LinuxDeviceCgroup {
     serde_json::from_value(json).unwrap()
 }
 
-/// What the rules mean: each access on its own, by the last rule that names it.
+/// The meaning of the rules: each access on its own, by the last rule that names it.
 fn meant(rules: &[Rule], kind: Kind, major: u32, minor: u32, access: u8) -> bool {
     [MAKE, READ, WRITE]
         .iter()

@@ -1,41 +1,36 @@
-//! What can go wrong with a cgroup.
+//! Errors of cgroups.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Each is one line naming the object, the step and the cause.
+/// Each is one line that names the object, the step and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file operation below a hierarchy failed.
     #[error("cgroup {}: {step}: {source}", path.display())]
     Io {
         path: PathBuf,
         step: &'static str,
         source: std::io::Error,
     },
-    /// The mount table has no cgroup hierarchy at all.
     #[error("no cgroup hierarchy is mounted")]
     NoHierarchy,
-    /// The path cannot name a cgroup.
     #[error("cgroup path {path:?}: {why}")]
     BadPath { path: String, why: &'static str },
-    /// A `.slice` as parent belongs to the systemd driver, any other to cgroupfs.
+    /// A `.slice` as parent requires the systemd driver, any other parent cgroupfs.
     #[error(
-        "{parent:?} is a systemd slice, and cairn's cgroup driver here is cgroupfs: give the kubelet cgroupDriver: \
-         cgroupfs, or cairn [cgroup] driver = \"systemd\""
+        "{parent:?} is a systemd slice, but cairn's cgroup driver is cgroupfs: set cgroupDriver: \
+         cgroupfs in the kubelet, or [cgroup] driver = \"systemd\" in cairn"
     )]
     NotSystemd { parent: String },
     #[error(
-        "{parent:?} is not a systemd slice, and cairn's cgroup driver here is systemd: give the kubelet cgroupDriver: \
-         systemd, or cairn [cgroup] driver = \"cgroupfs\""
+        "{parent:?} is not a systemd slice, but cairn's cgroup driver is systemd: set \
+         cgroupDriver: systemd in the kubelet, or [cgroup] driver = \"cgroupfs\" in cairn"
     )]
     NotCgroupfs { parent: String },
-    /// systemd cannot be reached.
     #[error(
         "systemd does not answer ({cause}): is it this machine's init, and does its D-Bus daemon run?"
     )]
     NoSystemd { cause: String },
-    /// systemd refused something about a unit.
     #[error("systemd unit {unit}: {step}: {cause}")]
     Unit {
         unit: String,
@@ -44,35 +39,35 @@ pub enum Error {
     },
     #[error("systemd unit {unit}: already exists")]
     UnitExists { unit: String },
-    /// A limit needs a controller that this host does not have, or has not handed down to here.
+    /// A limit needs a controller that this host lacks, or has not delegated to here.
     #[error("cgroup {cgroup}: {setting}: the {controller} controller is not available")]
     NoController {
         cgroup: String,
         setting: String,
         controller: String,
     },
-    /// A setting that has no counterpart here, or that cairn does not implement.
+    /// The setting has no counterpart here, or cairn does not implement it.
     #[error("cgroup {cgroup}: {setting} is not supported: {why}")]
     Unsupported {
         cgroup: String,
         setting: String,
         why: &'static str,
     },
-    /// A value that no kernel would take.
+    /// A value that no kernel accepts.
     #[error("cgroup {cgroup}: {setting}: bad value {value:?}")]
     BadValue {
         cgroup: String,
         setting: String,
         value: String,
     },
-    /// The kernel refused one value; all earlier ones of the same call were put back (CRI-137).
+    /// The kernel refused one value; earlier ones of the same call were restored (CRI-137).
     #[error("cgroup {cgroup}: write {value:?} to {file}: {source}{}", restore.as_deref().unwrap_or(""))]
     Write {
         cgroup: String,
         file: String,
         value: String,
         source: std::io::Error,
-        /// Set when putting back an earlier value failed too: `"; restoring F failed: why"`.
+        /// Set if restoring an earlier value failed too: `"; restoring F failed: why"`.
         restore: Option<String>,
     },
     /// The device filter could not be loaded or attached; the container must not run without it.
@@ -82,7 +77,7 @@ pub enum Error {
         step: &'static str,
         source: std::io::Error,
     },
-    /// A bounded wait ended without the wanted state.
+    /// A bounded wait ended before the expected state.
     #[error("cgroup {cgroup}: {step}: not done after {after:?}, {left}")]
     TimedOut {
         cgroup: String,

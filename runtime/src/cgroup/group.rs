@@ -1,4 +1,4 @@
-//! One cgroup: its directories in all hierarchies, making them, and joining them.
+//! One cgroup: its directories in all hierarchies, and their creation.
 
 use super::error::{Error, Result};
 use super::host::{Hierarchy, Host, Mode, Place};
@@ -7,14 +7,14 @@ use super::{io, unit};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Marks a directory in the unified tree that cairn made as a parent, so that `remove` may take it
-/// away again when it is empty, also after a restart, and never takes the kubelet's.
+/// Marks a directory in the unified tree that cairn made as a parent: `remove` may remove it when
+/// it is empty, also after a restart, and never the kubelet's.
 pub(super) const MADE_BY_US: &str = "trusted.cairn.made";
-/// How often `create` starts again when someone removes a parent under its hands.
+/// Attempts of `create` if parents are removed meanwhile.
 const CREATE_ATTEMPTS: usize = 8;
 
-/// A path below all hierarchies of a host. Holds no file open and owns nothing: the pod's driver
-/// decides who may call what.
+/// A path below all hierarchies of a host. It opens no file and owns nothing: the pod's driver
+/// decides who may call it.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     pub(super) host: Host,
@@ -22,17 +22,17 @@ pub struct Cgroup {
 }
 
 impl Host {
-    /// The cgroup at `path`; nothing is touched.
+    /// The cgroup at `path`; makes nothing.
     pub fn cgroup(&self, path: CgroupPath) -> Cgroup {
         let host = self.clone();
         Cgroup { host, path }
     }
 
-    /// The pod level cgroup: the kubelet's `cgroup_parent` itself, or, where the request names none,
-    /// one of the pod's own in the default parent.
+    /// The pod level cgroup: the kubelet's `cgroup_parent` or, if the request has none, the pod's
+    /// own cgroup in the default parent.
     ///
     /// # Errors
-    /// `BadPath`, or the driver that `cgroup_parent` is not for.
+    /// `BadPath`, or `cgroup_parent` is for the other driver.
     pub fn pod(&self, cgroup_parent: &str, default_parent: &str, pod_id: &str) -> Result<Cgroup> {
         let parent = || cgroup_parent.to_owned();
         let path = match (self.systemd(), cgroup_parent) {
@@ -48,7 +48,7 @@ impl Host {
         Ok(self.cgroup(path))
     }
 
-    /// `<parent>/<name>`: a container's, or the pause's, own leaf.
+    /// `<parent>/<name>`: the leaf of a container or of the pause process.
     pub fn container(&self, parent: &str, name: &str) -> Result<Cgroup> {
         Ok(self.cgroup(CgroupPath::parse(parent)?.child(name)?))
     }
@@ -63,17 +63,16 @@ impl Cgroup {
         &self.host
     }
 
-    /// The cgroup `name` inside this one.
     pub fn child(&self, name: &str) -> Result<Self> {
         Ok(self.host.cgroup(self.path.child(name)?))
     }
 
-    /// The directory in the unified tree, if there is one.
+    /// The directory in the unified tree, if any.
     pub fn unified_dir(&self) -> Option<PathBuf> {
         self.host.unified().map(|u| self.path.below(&u.mount))
     }
 
-    /// The directory that holds `controller`'s files, in whichever tree.
+    /// The directory with `controller`'s files, in either tree.
     pub fn dir_of(&self, controller: &str) -> Option<PathBuf> {
         self.host.place(controller).map(|place| match place {
             Place::V1(mount) | Place::V2(mount) => self.path.below(mount),
@@ -86,15 +85,15 @@ impl Cgroup {
         v1.chain(self.unified_dir()).collect()
     }
 
-    /// Makes the cgroup in every hierarchy, with all missing parents; what exists is kept. On v1 the
-    /// cpuset of each new directory is copied from above, on v2 controllers are handed down.
+    /// Makes the cgroup and its missing parents in every hierarchy; existing ones stay. On v1 each
+    /// new cpuset is copied from its parent, on v2 controllers are delegated.
     ///
     /// # Errors
-    /// On failure everything this call made is removed again.
+    /// On failure everything that this call made is removed.
     pub fn create(&self) -> Result<()> {
         let mut made = Vec::new();
         self.create_all(&mut made).inspect_err(|_| {
-            // Children were pushed after their parents. What is in use meanwhile stays.
+            // Children were pushed after their parents. A directory that is in use stays.
             for dir in made.iter().rev() {
                 let _ = std::fs::remove_dir(dir);
             }
@@ -112,7 +111,7 @@ impl Cgroup {
         }
         if let Some(unified) = self.host.unified() {
             self.make_dirs(&unified.mount, made)?;
-            // On hybrid the few controllers there are handed down only when a limit asks for one.
+            // On hybrid a controller is delegated only when a limit needs it.
             if self.host.mode() == Mode::V2 {
                 delegate(unified, &self.path, &unified.controllers)?;
             }
@@ -120,7 +119,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Makes it in one hierarchy, and marks the parents that were not there.
+    /// Makes it in one hierarchy, and marks the parents that it made.
     fn make_dirs(&self, mount: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let from = made.len();
         let result = make_dirs(mount, &self.path, made);
@@ -139,7 +138,7 @@ fn make_dirs(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> Result
     for _ in 0..CREATE_ATTEMPTS {
         match make_below(mount, path, made) {
             Ok(()) => return Ok(()),
-            // A parent vanished between two steps: another pod removed what was empty.
+            // A parent vanished between two steps: another pod removed it as empty.
             Err(e) if e.kind() == ErrorKind::NotFound && mount.is_dir() => last = Some(e),
             Err(e) => {
                 last = Some(e);
@@ -169,8 +168,8 @@ fn make_below(mount: &Path, path: &CgroupPath, made: &mut Vec<PathBuf>) -> std::
     }
 }
 
-/// v1: a new cpuset is empty and takes no task before it has cpus and mems. Parents are looked at too: another pod may
-/// have made one this moment, or a crash may have left it empty.
+/// v1: a new cpuset is empty and takes no task before it has cpus and mems. Parents are filled too:
+/// another pod may have just made one, or a crash may have left it empty.
 fn inherit_cpuset(mount: &Path, path: &CgroupPath, file: &str) -> Result<String> {
     let own = path.below(mount).join(file);
     let value = io::read_if_there(&own)?.unwrap_or_default();
@@ -186,10 +185,10 @@ fn inherit_cpuset(mount: &Path, path: &CgroupPath, file: &str) -> Result<String>
 }
 
 /// Enables `wanted` in every directory above the cgroup at `path`, from the root down. A controller
-/// that cannot be enabled there is left out: the limit that needs it will name it.
+/// that cannot be enabled is skipped: the limit that needs it reports it.
 ///
 /// # Errors
-/// If a directory on the way has processes of its own, nothing can be handed down through it.
+/// A directory on the way has processes, so that it cannot delegate controllers.
 pub(super) fn delegate(unified: &Hierarchy, path: &CgroupPath, wanted: &[String]) -> Result<()> {
     let mut above: Vec<PathBuf> = std::iter::successors(path.parent(), CgroupPath::parent)
         .map(|p| p.below(&unified.mount))
@@ -208,7 +207,7 @@ pub(super) fn delegate(unified: &Hierarchy, path: &CgroupPath, wanted: &[String]
         if missing.is_empty() || io::write(&control, &missing.join(" ")).is_ok() {
             continue;
         }
-        // All at once was refused: one at a time shows which, and lets the others through.
+        // All at once was refused: one at a time enables the others.
         for one in &missing {
             match io::write(&control, one) {
                 Err(source) if source.raw_os_error() == Some(libc::EBUSY) => {
@@ -222,7 +221,7 @@ pub(super) fn delegate(unified: &Hierarchy, path: &CgroupPath, wanted: &[String]
     Ok(())
 }
 
-/// Best effort: without the mark an empty parent stays behind, which harms nobody.
+/// Best effort: without the mark an empty parent stays behind, which does no harm.
 pub(super) fn mark(dir: &Path) {
     let _ = rustix::fs::lsetxattr(dir, MADE_BY_US, b"1", rustix::fs::XattrFlags::empty());
 }

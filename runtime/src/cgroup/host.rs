@@ -1,4 +1,4 @@
-//! Which hierarchies this machine has, read from `/proc/self/mountinfo` once.
+//! The cgroup hierarchies of this machine, read once from `/proc/self/mountinfo`.
 
 use super::error::{Error, Result};
 use super::io;
@@ -6,20 +6,20 @@ use super::systemd::Systemd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Layout of the hierarchies. What a controller's files are called follows from where that
-/// controller lives ([`Host::place`]), not from this.
+/// Layout of the hierarchies. The names of a controller's files depend on its tree
+/// ([`Host::place`]), not on the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Only v1 hierarchies.
     V1,
-    /// v1 hierarchies, and a unified tree beside them with the controllers that are left, if any.
+    /// v1 hierarchies, and beside them a unified tree with the remaining controllers, if any.
     Hybrid,
     /// Only the unified tree.
     V2,
 }
 
-/// One mounted tree and its controllers: of v1, where a tree may have a name alone (`name=systemd`), or the unified one,
-/// with those that its root offers.
+/// One mounted tree and its controllers: a v1 tree, which may have a name alone (`name=systemd`),
+/// or the unified one, with the controllers that its root offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     pub controllers: Vec<String>,
@@ -32,7 +32,7 @@ impl Hierarchy {
     }
 }
 
-/// In which kind of tree a controller lives, and where that tree is mounted.
+/// The kind of tree that has a controller, and its mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     V1(&'a Path),
@@ -63,8 +63,8 @@ impl Host {
         Self::detect_at(Path::new("/"))
     }
 
-    /// The same below another root, for recorded trees: `root/proc/self/mountinfo` is read and each
-    /// mount point in it is taken relative to `root`.
+    /// The same below another root, for recorded trees: reads `root/proc/self/mountinfo` and takes
+    /// each mount point relative to `root`.
     pub fn detect_at(root: &Path) -> Result<Self> {
         let table = root.join("proc/self/mountinfo");
         let text =
@@ -126,7 +126,7 @@ impl Host {
         self.trees.unified.as_ref()
     }
 
-    /// Where `controller` lives; `None` if this host does not have it.
+    /// The tree of `controller`; `None` if this host does not have it.
     pub fn place(&self, controller: &str) -> Option<Place<'_>> {
         let has = |tree: &&Hierarchy| tree.has(controller);
         let v1 = self.v1().iter().find(has);
@@ -139,8 +139,8 @@ impl Host {
         self.place(controller).is_some()
     }
 
-    /// Whether this kernel counts swap per cgroup, so that a swap limit means something. A v2 root
-    /// has no limits itself: the first cgroup below it that has a memory controller tells.
+    /// Whether this kernel counts swap per cgroup, so that a swap limit has an effect. A v2 root
+    /// has no limits: the first cgroup below it with a memory controller decides.
     pub fn counts_swap(&self) -> bool {
         match self.place("memory") {
             None => false,
@@ -155,7 +155,7 @@ impl Host {
         }
     }
 
-    /// Whether real-time processes get their time per cgroup.
+    /// Whether the cpu controller assigns real-time per cgroup.
     pub fn schedules_realtime(&self) -> bool {
         match self.place("cpu") {
             Some(Place::V1(mount)) => mount.join("cpu.rt_runtime_us").exists(),
@@ -172,7 +172,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// One line of the mount table that is a cgroup filesystem.
+/// A cgroup filesystem in the mount table.
 struct CgroupMount {
     root: String,
     mount: PathBuf,
@@ -180,11 +180,11 @@ struct CgroupMount {
     controllers: Option<Vec<String>>,
 }
 
-/// The v1 hierarchies and the mount point of the unified one. Of several mounts of the same
-/// hierarchy (bind mounts in containers) the first that shows the hierarchy's root counts.
+/// The v1 hierarchies and the mount point of the unified one. Of several mounts of one hierarchy
+/// (bind mounts in containers) the first that shows its root counts.
 fn parse_mountinfo(text: &str) -> (Vec<Hierarchy>, Option<PathBuf>) {
     let mut mounts: Vec<CgroupMount> = text.lines().filter_map(parse_line).collect();
-    // Stable: among equals the order of the table stays.
+    // Stable: otherwise equal mounts keep the order of the table.
     mounts.sort_by_key(|m| m.root != "/");
     let mut v1: Vec<Hierarchy> = Vec::new();
     let mut unified = None;
@@ -245,7 +245,7 @@ const MOUNT_OPTIONS: [&str; 9] = [
     "favordynmods",
 ];
 
-/// The table writes space, tab, newline and backslash as `\` and three octal digits.
+/// Decodes space, tab, newline and backslash, which the table writes as `\` and three octal digits.
 pub fn unescape_mount(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

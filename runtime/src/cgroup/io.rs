@@ -1,5 +1,5 @@
-//! Small reads and single writes on cgroup files. A read is bounded, a write is one `write(2)`:
-//! the kernel takes a cgroup value whole or not at all.
+//! Bounded reads and single writes on cgroup files. A write is one `write(2)`: the kernel accepts a
+//! cgroup value completely or not at all.
 
 use super::error::{Error, Result};
 use cairn_monitor::cgroup_tree::is_gone;
@@ -7,18 +7,18 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Longest cgroup file that is read. `cgroup.procs` of a full pid space is below this.
+/// The longest cgroup file that is read; `cgroup.procs` of a full pid space is shorter.
 const READ_LIMIT: usize = 32 << 20;
 
 /// Enough for nearly every cgroup file in one read.
 const CHUNK: usize = 8 << 10;
 
-/// The whole text of a cgroup file.
+/// The complete text of a cgroup file.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut chunk = [0_u8; CHUNK];
     let mut bytes = Vec::new();
-    // Until the end is seen: a long listing comes in pieces that are shorter than asked for.
+    // Read to the end: a long listing comes in pieces that are shorter than the buffer.
     loop {
         match file.read(&mut chunk)? {
             0 => break,
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// The trimmed text, or `None` where the file (or its cgroup) does not exist.
+/// The trimmed text, or `None` if the file (or its cgroup) does not exist.
 pub(super) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match read(path) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
@@ -38,13 +38,13 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes `value` to an existing file. Never creates one: a missing file is a missing controller.
+/// Writes `value` to an existing file. A missing file means a missing controller.
 pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
     file.write_all(value.as_bytes())
 }
 
-/// The pids of one `cgroup.procs` text. Pid 0 (a process outside our pid namespace) is left out.
+/// The pids of a `cgroup.procs` text without pid 0, a process outside our pid namespace.
 pub(super) fn parse_pids(text: &str) -> Vec<u32> {
     text.lines()
         .filter_map(|line| line.trim().parse().ok())

@@ -1,8 +1,8 @@
-//! Kill everything in a cgroup (CRI-258), and wait for what the kernel announces.
+//! Kills all processes in a cgroup (CRI-258), and waits for notifications of the kernel.
 //!
-//! Killing needs no loop where the unified tree is: `cgroup.kill` reaches every descendant at once,
-//! also forks under way. On v1, and for processes that left the unified cgroup, it is: freeze, kill
-//! each through a pidfd, thaw, until nothing is left or the time is up.
+//! In the unified tree `cgroup.kill` reaches every descendant at once, including running forks. On
+//! v1, and for processes that left the unified cgroup, a loop freezes, kills each process through a
+//! pidfd and thaws, until no process is left or the time is up.
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
@@ -19,16 +19,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// First and longest pause where the kernel announces nothing.
+/// First and longest pause where the kernel sends no notification.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// How long one round of killing waits for the v1 freezer. It only narrows the race with forks, the
-/// rounds close it.
+/// The wait for the v1 freezer in one round of killing. It narrows the race with forks; the rounds
+/// close it.
 const FREEZE_ROUND: Duration = Duration::from_millis(100);
 
 impl Cgroup {
-    /// Pids of all processes in this cgroup and below, sorted, as this pid namespace sees them.
-    /// Zombies are not among them. A cgroup that does not exist has none.
+    /// Sorted pids of all processes in this cgroup and below, as in this pid namespace, without
+    /// zombies. Empty if the cgroup does not exist.
     pub fn procs(&self) -> Result<Vec<u32>> {
         let dirs = self.unified_dir().into_iter().chain(self.v1_dir());
         let mut pids = BTreeSet::new();
@@ -41,18 +41,18 @@ impl Cgroup {
         Ok(pids.into_iter().collect())
     }
 
-    /// True while a live process is in this cgroup or below.
+    /// Whether a live process is in this cgroup or below.
     pub fn populated(&self) -> Result<bool> {
         Ok(!self.procs()?.is_empty())
     }
 
-    /// [`Self::procs`], which may take long: the container chooses how many cgroups there are.
+    /// [`Self::procs`], which may take long: the container chooses the number of cgroups.
     async fn list(&self) -> Result<Vec<u32>> {
         let this = self.clone();
         blocking(move || this.procs()).await
     }
 
-    /// The v1 directory that tells best who is in the cgroup.
+    /// The v1 directory with the most reliable list of processes.
     fn v1_dir(&self) -> Option<PathBuf> {
         let hierarchies = self.host.v1();
         let with = |name| hierarchies.iter().find(|h| h.has(name));
@@ -61,11 +61,11 @@ impl Cgroup {
         Some(self.path.below(&chosen.mount))
     }
 
-    /// Kills every process in this cgroup and below and returns when none is left alive. They are
-    /// then dead but perhaps not reaped: that is their parent's part. Idempotent.
+    /// Kills every process in this cgroup and below; returns when none is alive. Their parent may
+    /// not have reaped them yet. Idempotent.
     ///
     /// # Errors
-    /// `TimedOut` after `wait`, with the number of processes left (such as those in D state).
+    /// `TimedOut` after `wait`, with the number of remaining processes (such as those in D state).
     pub async fn kill_all(&self, wait: Duration) -> Result<()> {
         let deadline = Instant::now() + wait;
         let mut backoff = Backoff::new(deadline);
@@ -86,7 +86,7 @@ impl Cgroup {
         }
     }
 
-    /// `cgroup.kill`, then the wait for "populated 0". Does nothing where there is no such file.
+    /// Writes `cgroup.kill` and waits for "populated 0". Does nothing without that file.
     async fn kill_unified(&self, deadline: Instant) -> Result<()> {
         let Some(dir) = self.unified_dir() else {
             return Ok(());
@@ -113,26 +113,26 @@ impl Cgroup {
         sent
     }
 
-    /// SIGKILL to each process now in the cgroup. A pid may be reused between the listing and
-    /// the kill, so a pidfd is opened first and used only if the pid is then still listed.
+    /// Sends SIGKILL to each process in the cgroup. A pid may be reused between listing and kill,
+    /// so that a pidfd is opened first, and used only if the pid is then still listed.
     fn kill_listed(&self) -> Result<()> {
         let open = |pid: u32| -> Option<(u32, OwnedFd)> {
             let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
             Some((pid, pidfd_open(raw, PidfdFlags::empty()).ok()?))
         };
-        // In pieces, so that a fork bomb does not use up our descriptors.
+        // In pieces, so that a fork bomb does not exhaust our descriptors.
         for piece in self.procs()?.chunks(256) {
-            let held: Vec<_> = piece.iter().filter_map(|pid| open(*pid)).collect();
+            let opened: Vec<_> = piece.iter().filter_map(|pid| open(*pid)).collect();
             let still: BTreeSet<u32> = self.procs()?.into_iter().collect();
-            for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
-                // ESRCH: it died meanwhile, which is what is wanted.
+            for (_, process) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
+                // ESRCH: it has already died.
                 let _ = pidfd_send_signal(process, Signal::KILL);
             }
         }
         Ok(())
     }
 
-    /// Until all is frozen, or the deadline. v1 announces nothing, and may need to be told again.
+    /// Freezes until the deadline. v1 sends no notification, and may need a second write.
     async fn freeze_v1(&self, deadline: Instant) {
         let Some(dir) = self.dir_of("freezer") else {
             return;
@@ -147,13 +147,13 @@ impl Cgroup {
         }
     }
 
-    /// Best effort: what is still frozen then is still there at the end of the round.
+    /// Best effort: a task that stays frozen is still listed at the end of the round.
     async fn thaw_v1(&self) {
         let Some(dir) = self.dir_of("freezer") else {
             return;
         };
         if let Err(error) = blocking(move || cgroup_tree::thaw(&dir)).await {
-            tracing::warn!(cgroup = %self.path, %error, "cannot be thawed");
+            tracing::warn!(cgroup = %self.path, %error, "cannot thaw the cgroup");
         }
     }
 
@@ -167,8 +167,8 @@ impl Cgroup {
     }
 }
 
-/// Waits until the unified cgroup at `dir` has no live process, or is gone, or the deadline has passed: woken by the
-/// kernel's notification (POLLPRI) of `cgroup.events`. On a file that cannot be polled (a recorded tree) it does not wait.
+/// Waits until the unified cgroup at `dir` is unpopulated or removed, or for the deadline; POLLPRI
+/// of `cgroup.events` wakes it. A file that cannot be polled (a recorded tree) ends the wait.
 pub(super) async fn wait_unpopulated(dir: &Path, deadline: Instant) {
     let Ok(file) = File::open(dir.join("cgroup.events")) else {
         return;
@@ -200,7 +200,7 @@ fn read_again(file: &File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// A doubling pause with an end.
+/// A doubling pause with a deadline.
 pub(super) struct Backoff {
     pause: Duration,
     deadline: Instant,
@@ -214,7 +214,7 @@ impl Backoff {
         }
     }
 
-    /// Sleeps; false if the deadline has passed instead.
+    /// Sleeps; false if the deadline has already passed.
     pub(super) async fn pause(&mut self) -> bool {
         let now = Instant::now();
         if now >= self.deadline {

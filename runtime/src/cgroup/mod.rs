@@ -1,24 +1,23 @@
-//! Cgroups v1, hybrid and v2 behind one face.
+//! Cgroups v1, hybrid and v2 behind one interface.
 //!
-//! [`Host::detect`] reads the mount table once and knows for each controller where it lives: a v1
-//! hierarchy of its own or the unified tree. A [`Cgroup`] is only a path below all of those trees;
-//! whoever holds it may create, limit, read, kill and remove what is there. Nothing is
-//! mounted, and nothing outside the named path is changed, except that on v2 controllers are handed
-//! down the path (`cgroup.subtree_control`).
+//! [`Host::detect`] reads the mount table once and records the tree of each controller: a v1
+//! hierarchy or the unified tree. A [`Cgroup`] is a path below all of those trees; its holder may
+//! create, limit, read, kill and remove what is there. Nothing is mounted, and nothing outside the
+//! path is changed, except that v2 controllers are delegated along it (`cgroup.subtree_control`).
 //!
 //! ```text
-//!   absent --create--> empty --(a monitor joins it)--> populated --kill_all--> empty --remove--> absent
+//!   absent --create--> empty --(monitor joins)--> populated --kill_all--> empty --remove--> absent
 //! ```
-//! Processes are never moved by pid: a write to `cgroup.procs` waits 7 to 20 ms for RCU. They are
-//! born in the unified tree (`CLONE_INTO_CGROUP`) and write `0` into each v1 `tasks` themselves.
+//! Processes are never moved by pid: a write to `cgroup.procs` waits 7 to 20 ms for RCU. They start
+//! in the unified tree (`CLONE_INTO_CGROUP`) and write `0` into each v1 `tasks` themselves.
 //!
-//! Two drivers. With cgroupfs all of this is ours to make and remove. With systemd a pod's cgroup is a slice and a
-//! container's lies in a scope that systemd makes for us (`systemd`, `scope`; `unit` says where): below the scope
-//! everything is as with cgroupfs. Which it is shows in the path, so what one driver made the other one removes.
+//! With the systemd driver a pod's cgroup is a slice and a container's is in a scope that systemd
+//! makes (`systemd`, `scope`; `unit` has the paths); below the scope all is as with cgroupfs. The
+//! path shows the driver, so that each driver can remove the cgroups of the other.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "cgroups are in memory; what may take long is called by blocking()"
+    reason = "cgroups are in memory; slow calls go through blocking()"
 )]
 
 mod apply;

@@ -1,5 +1,5 @@
-//! The files of one cgroup that are read again and again, kept open: a reading is one system call then, without the way
-//! along the path, and without opening and closing.
+//! Frequently read files of one cgroup, kept open: a reading is then one system call, without path
+//! lookup, opening and closing.
 
 use super::io;
 use super::values::parse_limit;
@@ -9,32 +9,32 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file of a cgroup that fits in here comes in one read; the others are listings.
-const WHOLE: usize = 8 << 10;
-/// Of the files that the process may have open, these may take one in so many.
+/// Files below this size come in one read and are kept; longer ones are listings.
+const ONE_READ: usize = 8 << 10;
+/// Kept files may use one in so many of the files that the process may open.
 const SHARE: u64 = 4;
 
-/// Of all cgroups together.
+/// Kept files of all cgroups.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
-/// Of one cgroup, by name. Its owner drops it with the cgroup: an open file keeps a removed cgroup's memory.
+/// Kept files of one cgroup. Drop it with the cgroup: an open file keeps its memory.
 #[derive(Debug, Default)]
 pub struct OpenFiles(Vec<(&'static str, File)>);
 
 impl OpenFiles {
-    /// The text of a file; `None` where there is none, or none any more.
+    /// The text of a file; `None` if it does not exist, or was removed.
     pub(super) fn text(&mut self, dir: &Path, name: &'static str) -> Option<String> {
         if let Some(at) = self.0.iter().position(|(kept, _)| *kept == name) {
-            if let Some(text) = whole(&self.0[at].1) {
+            if let Some(text) = read_once(&self.0[at].1) {
                 return Some(text);
             }
-            // Removed, and perhaps made again since.
+            // Removed, and perhaps made again.
             self.0.swap_remove(at);
             KEPT.fetch_sub(1, Ordering::Relaxed);
         }
         let path = dir.join(name);
         let file = File::open(&path).ok()?;
-        let Some(text) = whole(&file) else {
+        let Some(text) = read_once(&file) else {
             return io::read(&path).ok();
         };
         if may_keep() {
@@ -59,11 +59,11 @@ impl Drop for OpenFiles {
     }
 }
 
-/// What the kernel makes anew at each read from the beginning; `None` for what is longer, and for what cannot be read.
-fn whole(file: &File) -> Option<String> {
-    let mut text = [0_u8; WHOLE];
+/// Reads from the start, for which the kernel makes a new text; `None` if longer or unreadable.
+fn read_once(file: &File) -> Option<String> {
+    let mut text = [0_u8; ONE_READ];
     let length = file.read_at(&mut text, 0).ok()?;
-    let text = text.get(..length).filter(|_| length < WHOLE)?;
+    let text = text.get(..length).filter(|_| length < ONE_READ)?;
     String::from_utf8(text.to_vec()).ok()
 }
 
@@ -90,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_one_read_is_read_whole_and_not_kept() {
+    fn a_text_longer_than_one_read_is_read_completely_and_not_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let long = "x".repeat(3 * WHOLE);
+        let long = "x".repeat(3 * ONE_READ);
         std::fs::write(dir.path().join("memory.stat"), &long).unwrap();
         let mut files = OpenFiles::default();
         assert_eq!(files.text(dir.path(), "memory.stat"), Some(long));

@@ -1,5 +1,5 @@
-//! Checked path of a cgroup below the root of every hierarchy: the text comes from the kubelet
-//! and must not lead out of the tree (CRI-210, CRI-710).
+//! Checked path of a cgroup below the root of every hierarchy: the text comes from the kubelet and
+//! must not leave the tree (CRI-210, CRI-710).
 
 use super::error::{Error, Result};
 use std::fmt;
@@ -20,8 +20,8 @@ impl CgroupPath {
     /// Accepts an absolute or relative path of ordinary names; slashes may repeat.
     ///
     /// # Errors
-    /// `BadPath` for `..`, `.`, NUL or newline, an overlong or empty path, and names that would be
-    /// control files.
+    /// `BadPath` for `..`, `.`, NUL or newline, an overlong or empty path, and names of control
+    /// files.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |why| Error::BadPath {
             path: text.chars().take(200).collect(),
@@ -32,7 +32,7 @@ impl CgroupPath {
         }
         let names: Vec<&str> = text.split('/').filter(|name| !name.is_empty()).collect();
         if names.is_empty() {
-            return Err(bad("names no cgroup"));
+            return Err(bad("must name a cgroup"));
         }
         if names.len() > MAX_DEPTH {
             return Err(bad("nested too deeply"));
@@ -87,7 +87,7 @@ fn check_name(name: &str) -> std::result::Result<(), &'static str> {
     if name.bytes().any(|b| b == 0 || b == b'\n') {
         return Err("contains a NUL or a newline");
     }
-    // A directory of such a name would be taken for a control file of its parent.
+    // A directory of such a name would look like a control file of its parent.
     if name.starts_with("cgroup.") || name == "tasks" {
         return Err("a name is reserved for a control file");
     }

@@ -1,8 +1,8 @@
-//! Pure: OCI resources in, the list of cgroup writes out, in an order in which the kernel takes
-//! them. What is there now is asked through [`View`]; nothing is written here.
+//! Pure: turns OCI resources into cgroup writes, in an order that the kernel accepts. Current
+//! values come through [`View`].
 //!
-//! `None` in the resources means "leave as it is" (CRI-137). Devices are not here (`devices.rs`), nor is what no spec of
-//! ours has: block I/O, network classes, RDMA, bursts (what v2 has of these comes as `unified`). Whoever sets one of them in `oci/` adds it here.
+//! `None` keeps the value (CRI-137). Devices are in `devices.rs`. Block I/O, network classes, RDMA
+//! and bursts are absent, as `oci/` sets none of them (v2 takes them as `unified`).
 
 use super::error::{Error, Result};
 use super::host::Place;
@@ -11,7 +11,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 /// Facts about the cgroup for the planner.
 pub(super) trait View {
-    /// For messages.
+    /// Name for messages.
     fn name(&self) -> &str;
     /// `None` if the host does not have the controller.
     fn place(&self, controller: &str) -> Option<Place<'_>>;
@@ -27,11 +27,11 @@ pub(super) struct Change {
     pub value: String,
 }
 
-/// All writes for `resources`; `unified` entries come last and so win (CRI-230).
+/// All writes for `resources`; `unified` entries come last and therefore win (CRI-230).
 ///
 /// # Errors
-/// A needed controller is missing, a setting has no counterpart here, or a value is senseless.
-/// Nothing has been written then.
+/// A needed controller is missing, a setting has no counterpart, or a value is invalid. Nothing has
+/// been written then.
 pub(super) fn plan(view: &dyn View, resources: &LinuxResources) -> Result<Vec<Change>> {
     let mut plan = Plan {
         view,
@@ -126,7 +126,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// CRI-231: the kubelet names every page size, so a host without the controller is no error.
+    /// CRI-231: the kubelet sends every page size, so that a missing controller is not an error.
     fn huge_pages(&mut self, page_size: &str, limit: i64) -> Result<()> {
         if !is_page_size(page_size) || limit < 0 {
             return self.bad("hugepage limit", &format!("{page_size}={limit}"));
@@ -136,8 +136,8 @@ impl Plan<'_> {
             Some(Place::V1(_)) => format!("hugetlb.{page_size}.limit_in_bytes"),
             Some(Place::V2(_)) => format!("hugetlb.{page_size}.max"),
         };
-        // Also none: a page size that this machine has not, and hybrid without delegation, where
-        // nothing but a limit of its own would have enabled the controller (`apply.rs`).
+        // Nor is a limit of 0 for a page size that this machine lacks, or on hybrid before
+        // delegation: only another limit enables the controller (`apply.rs`).
         if limit == 0 && self.view.current("hugetlb", &file)?.is_none() {
             return Ok(());
         }
@@ -145,8 +145,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// CRI-230: verbatim on v2, an error where the controller is not in the unified tree. The part
-    /// before the first dot must be a controller, so `cgroup.procs` and its like are no settings.
+    /// CRI-230: verbatim on v2, an error if the controller is not in the unified tree. The part
+    /// before the first dot must be a controller, which excludes `cgroup.procs` and its like.
     fn verbatim(&mut self, file: &str, value: &str) -> Result<()> {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         let controller = file.split('.').next().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Pure: the cpu part of a plan: shares or weight, and the bandwidth in an order that never exceeds
-//! what the parent allows.
+//! the parent's.
 
 use super::error::Result;
 use super::host::Place;
@@ -40,10 +40,10 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The kernel refuses quota/period above the parent's at each single write. Of the two states
-    /// in between, old quota with new period and new quota with old period, the lesser ratio is at
-    /// most the greater of the ratios before and after, both of which are allowed. An unlimited
-    /// quota is always allowed, so the period moves while the quota is unlimited.
+    /// The kernel checks quota/period against the parent's at each single write. Of the two
+    /// intermediate states, old quota with new period and new quota with old period, the lower
+    /// ratio is at most the higher of the ratios before and after, both of which are allowed. An
+    /// unlimited quota is always allowed, so that the period changes while the quota is unlimited.
     fn period_goes_first(&self, quota: i64, period: u64) -> Result<bool> {
         let now = |file| self.current_number("cpu", file);
         let Some(quota_now) = now("cpu.cfs_quota_us")? else {

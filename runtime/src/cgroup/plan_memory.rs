@@ -1,4 +1,4 @@
-//! Pure: the memory part of a plan, in the order in which the kernel takes limit and swap.
+//! Pure: the memory part of a plan, with limit and swap in an order that the kernel accepts.
 
 use super::error::Result;
 use super::host::Place;
@@ -21,9 +21,9 @@ impl Plan<'_> {
         }
     }
 
-    /// The kernel holds `memsw >= limit` at each single write, so the order follows from where the
-    /// new limit lies relative to today's memsw. Without swap accounting there is no memsw file and
-    /// the swap part is left out.
+    /// The kernel requires `memsw >= limit` at each single write, so that the order depends on the
+    /// new limit and the current memsw. Without swap accounting there is no memsw file, and the
+    /// swap part is left out.
     fn memory_v1(&mut self, memory: &LinuxMemory) -> Result<()> {
         const LIMIT: &str = "memory.limit_in_bytes";
         const MEMSW: &str = "memory.memsw.limit_in_bytes";
@@ -38,7 +38,7 @@ impl Plan<'_> {
                 return self.bad("memory+swap limit below the memory limit", &swap);
             }
             (Some(swap), _) => Some(swap),
-            // Only the limit was given: "no swap" stays so, and memsw is never below the limit.
+            // Only the limit is given: "no swap" stays so, and memsw is never below the limit.
             (None, Some(limit)) => {
                 let no_swap = limit_now.is_some() && memsw_now == limit_now;
                 (no_swap || no_room(limit)).then_some(limit)
@@ -59,7 +59,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// OCI's swap is memory plus swap; v2 wants the swap alone.
+    /// OCI's swap is memory plus swap; v2 expects the swap alone.
     fn memory_v2(&mut self, memory: &LinuxMemory) -> Result<()> {
         const SWAP: &str = "memory.swap.max";
         if memory.disable_oom_killer() == Some(true) {
@@ -94,12 +94,12 @@ impl Plan<'_> {
     }
 }
 
-/// A limit in bytes, `None` if negative, that is unlimited.
+/// A limit in bytes; `None` if negative, which means unlimited.
 fn swap_bytes(limit: i64) -> Option<u64> {
     u64::try_from(limit).ok()
 }
 
-/// Whether `limit` (negative: unlimited) lies above `bound` (`None`: unlimited).
+/// Whether `limit` (negative: unlimited) is above `bound` (`None`: unlimited).
 fn above(limit: i64, bound: Option<u64>) -> bool {
     match (u64::try_from(limit), bound) {
         (_, None) => false,

@@ -1,4 +1,4 @@
-//! Plans against a made-up view: order, refusals, and a small model of the kernel's rules.
+//! Plans against a fake view: order, refusals, and a small model of the kernel's rules.
 
 use super::*;
 use proptest::prelude::*;

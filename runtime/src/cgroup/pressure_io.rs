@@ -1,5 +1,5 @@
-//! Pure: the texts of pressure and block I/O files, read into numbers. What is not understood is
-//! left out, as the kernel may add words.
+//! Pure: parses pressure and block I/O files. Unknown words are ignored, as the kernel may add
+//! some.
 
 /// Pressure stall information of one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -28,7 +28,7 @@ pub struct IoDevice {
     pub writes: u64,
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and `full …`; total is in µs there.
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and `full …`, with the total in µs.
 pub(super) fn parse_psi(text: &str) -> Psi {
     let line = |name: &str| {
         let mut out = PressureLine::default();

@@ -1,7 +1,7 @@
-//! Removing a cgroup from all hierarchies, with the nested ones an exec or a container made.
+//! Removes a cgroup from all hierarchies, including those that an exec or a container made in it.
 //!
-//! rmdir fails with EBUSY while a process is in it that is killed but not yet reaped. The unified
-//! tree announces when it is empty; where there is none, the wait is a short doubling backoff.
+//! rmdir fails with EBUSY until every killed process is reaped. The unified tree notifies when it
+//! is empty; without that tree, the wait is a short doubling backoff.
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 impl Cgroup {
-    /// Removes the cgroup and everything nested in it from every hierarchy, then the parents that
-    /// cairn itself made, as far as they are empty. Idempotent: what is not there is removed.
+    /// Removes the cgroup and all nested ones from every hierarchy, then the parents that cairn
+    /// made, as far as they are empty. Idempotent: a missing cgroup counts as removed.
     ///
     /// # Errors
     /// `TimedOut` if a process is still in it after `wait`; kill first ([`Cgroup::kill_all`]).
@@ -33,7 +33,7 @@ impl Cgroup {
                 return Ok(());
             }
             if let Some(unified) = self.unified_dir() {
-                // Woken at once when the last process is gone; a zombie of v1 only is not seen here.
+                // Wakes when the last process has ended; a zombie on v1 alone is not visible here.
                 wait_unpopulated(&unified, deadline).await;
             }
             if !backoff.pause().await {
@@ -50,8 +50,8 @@ impl Cgroup {
         self.timed_out("remove", after, left)
     }
 
-    /// Climbs up while the parent carries our mark and is empty everywhere. What a kill in the middle has left
-    /// of a parent goes with the next child that is removed.
+    /// Removes parents upwards while they carry our mark and are empty everywhere. A parent that an
+    /// interrupted removal left is removed with its next child.
     async fn remove_made_parents(&self) {
         let scope = unit::scope_of(&self.path).map(|scope| scope.path);
         let first = scope.as_ref().unwrap_or(&self.path).parent();
@@ -71,28 +71,29 @@ impl Cgroup {
         }
     }
 
-    /// False: it is not ours, or somebody is in it.
+    /// False if it is not ours, or in use.
     fn remove_made_parent(&self, parent: &CgroupPath) -> bool {
         let remove_from = |tree: &Hierarchy| {
             let dir = parent.below(&tree.mount);
-            match group::is_marked(&dir) {
-                true => std::fs::remove_dir(&dir).is_ok(),
-                false => !dir.exists(),
+            if group::is_marked(&dir) {
+                std::fs::remove_dir(&dir).is_ok()
+            } else {
+                !dir.exists()
             }
         };
-        // First: while it stands, nobody else's cgroup below it is hit.
+        // Unified first: while it is in use, the v1 directories of its children stay untouched.
         if self.host.unified().is_some_and(|tree| !remove_from(tree)) {
             return false;
         }
-        let mut gone = true;
+        let mut removed = true;
         for hierarchy in self.host.v1() {
-            gone &= remove_from(hierarchy);
+            removed &= remove_from(hierarchy);
         }
-        gone
+        removed
     }
 }
 
-/// Those that are busy stay.
+/// Removes the trees; returns those that are busy.
 fn remove_trees(dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut busy = Vec::new();
     for dir in dirs {
@@ -106,10 +107,10 @@ fn remove_trees(dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 }
 
 impl Host {
-    /// Stops a slice that nothing is in; false: something is.
+    /// Stops a slice that is empty; false if it is not.
     ///
     /// # Errors
-    /// No name of a slice, or what systemd says.
+    /// The name is not a slice's, or systemd refuses.
     pub async fn stop_slice(&self, name: &str) -> Result<bool> {
         let (Some(systemd), Some(unified)) = (self.systemd(), self.unified()) else {
             return Ok(false);
@@ -119,7 +120,7 @@ impl Host {
     }
 }
 
-/// No cgroup in it, and no process of its own: that would be one that we did not put there.
+/// Whether it has no cgroup and no process of its own, which would not be ours.
 fn has_no_children(dir: &Path) -> bool {
     let populated = io::read(&dir.join("cgroup.events"))
         .is_ok_and(|events| events.lines().any(|line| line == "populated 1"));

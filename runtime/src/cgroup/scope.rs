@@ -1,8 +1,8 @@
-//! Making, changing and ending cgroups by either driver; what differs with systemd is here.
+//! Makes, changes and ends cgroups with either driver; contains all that is specific to systemd.
 //!
-//! Bounds, devices and `unified` values are written below the scope, where systemd never looks. What is weighed
-//! against siblings must also hold for the scope itself, and there it is systemd's to write: it would put back its own
-//! values at the next `daemon-reload`. So these go to it as properties ([`shares`]).
+//! Bounds, devices and `unified` values are written below the scope, where systemd writes nothing.
+//! Values that are weighed against siblings must also hold for the scope itself. They are set as
+//! unit properties ([`shares`]): systemd would overwrite them at the next `daemon-reload`.
 
 use super::error::{Error, Result};
 use super::group::Cgroup;
@@ -16,11 +16,11 @@ use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 
 impl Cgroup {
-    /// Makes the cgroup of a container or a pause, with its limits and device rules, in a scope of its own where its
-    /// parent is a slice. `id` is whom it is for.
+    /// Makes the cgroup of a container or a pause, with its limits and device rules; below a slice,
+    /// in a scope of its own. `id`: the container or pod.
     ///
     /// # Errors
-    /// As [`Cgroup::create`] and [`Cgroup::apply`], and what systemd says. What was made is the caller's to remove.
+    /// As [`Cgroup::create`] and [`Cgroup::apply`], or systemd refuses. The caller cleans up.
     pub async fn set_up(&self, id: &str, resources: Option<LinuxResources>) -> Result<()> {
         let scope = unit::scope_of(&self.path);
         let hold = match &scope {
@@ -42,10 +42,10 @@ impl Cgroup {
         self.set_shares(scope.as_ref(), &shares).await
     }
 
-    /// Limits of a container that runs: only what is given changes.
+    /// Changes the limits of a running container; absent values stay.
     ///
     /// # Errors
-    /// As [`Cgroup::apply`], and what systemd says; the limits are then as before. Device rules in `resources` are not looked at.
+    /// As [`Cgroup::apply`], or systemd refuses; limits are then as before. Ignores devices.
     pub async fn change(&self, resources: LinuxResources) -> Result<()> {
         let scope = unit::scope_of(&self.path);
         let this = self.clone();
@@ -62,11 +62,11 @@ impl Cgroup {
         set
     }
 
-    /// Makes what shall be there for as long as the pod is: this leaf of it, which holds the parent, or, where the
-    /// parent is a slice, the slice. A pod's pause makes its scope itself.
+    /// Makes the cgroup that exists as long as the pod: this leaf, which keeps the parent, or, if
+    /// the parent is a slice, the slice. A pod's pause makes its scope itself.
     ///
     /// # Errors
-    /// As [`Cgroup::create`], and what systemd says.
+    /// As [`Cgroup::create`], or systemd refuses.
     pub async fn hold_parent(&self, pod: &str) -> Result<()> {
         let Some(scope) = unit::scope_of(&self.path) else {
             let this = self.clone();
@@ -75,7 +75,7 @@ impl Cgroup {
         let Some(unified) = self.host.unified() else {
             return Err(not_here(&scope));
         };
-        // From the top: each slice that was not there is marked as ours to stop, and only those.
+        // From the top: each missing slice is started and marked as ours to stop, no other.
         let mut slices: Vec<_> =
             std::iter::successors(scope.path.parent(), |p| p.parent()).collect();
         slices.reverse();
@@ -100,7 +100,7 @@ impl Cgroup {
         self.host.systemd().ok_or_else(|| not_here(scope))
     }
 
-    /// Out of the scope itself: a cgroup with processes hands no controllers down.
+    /// Moves it out of the scope itself: a cgroup with processes cannot delegate controllers.
     fn move_hold(&self, scope: &Scope, pid: u32) -> Result<()> {
         let Some(unified) = self.host.unified() else {
             return Err(not_here(scope));
@@ -131,8 +131,8 @@ impl Cgroup {
         }
     }
 
-    /// Ends the scope that this is the container's cgroup of, once that is removed. Where systemd does not answer, its
-    /// cgroup is removed all the same: systemd finds it empty when it is back, or the next daemon ends it by name.
+    /// Ends the scope around this removed cgroup. Without an answer of systemd the scope's cgroup
+    /// is removed too: systemd finds it empty later, or the next daemon ends it by name.
     pub(super) async fn end_scope(&self, deadline: Instant) -> Result<()> {
         let (Some(scope), Some(unified)) = (unit::scope_of(&self.path), self.host.unified()) else {
             return Ok(());
@@ -154,17 +154,17 @@ impl Cgroup {
                 Err(source) => return Err(Error::io(dir, "remove the scope", source)),
             }
         }
-        // It notices an empty cgroup by itself, but not always one that is gone before it looked.
+        // systemd notices an empty cgroup, but not always one that was removed before it looked.
         if let Some(systemd) = self.host.systemd()
             && let Err(error) = systemd.stop(&scope.name).await
         {
-            tracing::warn!(%error, "the scope is removed, but systemd still has its unit");
+            tracing::warn!(%error, "cannot stop the systemd unit of a removed scope");
         }
         Ok(())
     }
 }
 
-/// What of the changes is weighed against siblings, as properties of a unit (systemd.resource-control(5)).
+/// The changes that are weighed against siblings, as unit properties (systemd.resource-control(5)).
 fn shares(changes: &[Change]) -> Vec<(&'static str, u64)> {
     let number = |value: &str| match value.split_whitespace().last() {
         Some("max") => Some(u64::MAX),
@@ -177,8 +177,8 @@ fn shares(changes: &[Change]) -> Vec<(&'static str, u64)> {
             "io.weight" if !change.value.contains(':') => "IOWeight",
             "memory.min" => "MemoryMin",
             "memory.low" => "MemoryLow",
-            // systemd's word for idle is a weight of 0. To the kernel the end of idle means the weight it began with; one
-            // that is given comes after it here, and holds.
+            // systemd writes idle as a weight of 0. At the end of idle the kernel restores the
+            // initial weight; a given weight comes later here and wins.
             "cpu.idle" if change.value == "1" => return Some(("CPUWeight", 0)),
             "cpu.idle" => return Some(("CPUWeight", 100)),
             _ => return None,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_weighed_against_siblings_is_told_to_systemd_and_bounds_are_not() {
+    fn changes_weighed_against_siblings_become_unit_properties_and_bounds_do_not() {
         let changes = [
             change("cpu.weight", "20"),
             change("cpu.max", "50000 100000"),

@@ -1,6 +1,6 @@
-//! Raw numbers of a cgroup, the same shape for v1 and v2 (CRI-152). A file that is missing, because
-//! the controller or the cgroup is, leaves its part `None`: one broken container must not fail a
-//! list (CRI-150).
+//! Raw numbers of a cgroup, in one form for v1 and v2 (CRI-152). A file that is missing with its
+//! controller or cgroup leaves its part `None`: one broken container must not fail a list
+//! (CRI-150).
 
 use super::error::Result;
 use super::group::Cgroup;
@@ -11,19 +11,19 @@ use super::pressure_io::{IoDevice, Psi, parse_blkio, parse_io_stat, parse_psi};
 use super::values::parse_cpu_max;
 use std::path::Path;
 
-/// Extent of a sample: each step up costs more files to read.
+/// Extent of a sample: each step reads more files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     /// The figures of ContainerStats: cpu and memory use, swap, pressure. Fields of [`Cpu`] and
-    /// [`Memory`] that are kept in further files on v1 are 0 or `None`.
+    /// [`Memory`] from further v1 files are 0 or `None`.
     Usage,
-    /// And the number of tasks, as PodSandboxStats tells.
+    /// Also the number of tasks, for PodSandboxStats.
     Pod,
     /// Everything, for metrics.
     All,
 }
 
-/// One sample. Byte counts in bytes, times in ns unless said.
+/// One sample. Byte counts in bytes, times in ns unless noted.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
     pub cpu: Option<Cpu>,
@@ -41,7 +41,7 @@ pub struct Cpu {
     pub usage_ns: u64,
     pub user_ns: u64,
     pub system_ns: u64,
-    /// CFS bandwidth: periods that have passed, those throttled in, and for how long.
+    /// CFS bandwidth: elapsed periods, throttled periods, and the throttled time.
     pub periods: u64,
     pub throttled_periods: u64,
     pub throttled_ns: u64,
@@ -52,11 +52,10 @@ pub struct Memory {
     pub usage: u64,
     /// `None` without a limit of its own.
     pub limit: Option<u64>,
-    /// Highest usage seen, if the kernel keeps it (v2 since 5.19).
+    /// Highest usage, if the kernel records it (v2 since 5.19).
     pub max_usage: Option<u64>,
     /// How often the limit was hit.
     pub failcnt: u64,
-    /// Anonymous memory.
     pub anon: u64,
     /// Page cache, and the part of it that is inactive or mapped.
     pub file: u64,
@@ -70,7 +69,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What the kubelet evicts by: usage without the inactive page cache, never below 0.
+    /// The kubelet's measure for eviction: usage without the inactive page cache, never below 0.
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
     }
@@ -90,7 +89,7 @@ pub struct Pids {
     pub limit: Option<u64>,
 }
 
-/// Pressure stall information, each `None` where the kernel does not keep it.
+/// Pressure stall information, each `None` if the kernel does not record it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
     pub cpu: Option<Psi>,
@@ -107,19 +106,19 @@ pub struct HugePages {
     pub max_usage: Option<u64>,
 }
 
-/// What is set now; `None` where nothing limits.
+/// Current limits; `None` means unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     pub cpu_quota_us: Option<u64>,
     pub cpu_period_us: Option<u64>,
-    /// v1 only; on v2 the weight does not tell the shares it came from.
+    /// v1 only; a v2 weight does not determine the shares that it came from.
     pub cpu_shares: Option<u64>,
     pub memory_reservation: Option<u64>,
 }
 
 impl Cgroup {
-    /// One sample of what `detail` asks for. Each number is read at a moment of its own; never fails. `files` are this
-    /// cgroup's.
+    /// One sample of this `detail`; never fails. Each number is read at its own moment. `files` are
+    /// this cgroup's.
     pub fn stats(&self, detail: Detail, files: &mut OpenFiles) -> Stats {
         let mut stats = Stats::default();
         let all = detail == Detail::All;
@@ -145,7 +144,7 @@ impl Cgroup {
         stats
     }
 
-    /// CPU time used so far in ns, by one small read: for rates. `None` when the cgroup is gone.
+    /// CPU time so far in ns, by one small read: for rates. `None` if the cgroup does not exist.
     pub fn cpu_usage_ns(&self, files: &mut OpenFiles) -> Option<u64> {
         if let Some(Place::V1(mount)) = self.host.place("cpuacct") {
             return files.number(&self.path.below(mount), "cpuacct.usage");
@@ -170,7 +169,7 @@ impl Cgroup {
     }
 
     /// Processes that the OOM killer has killed in this cgroup so far (CRI-144). Read it at the
-    /// exit, before the cgroup is removed: it is kept synchronously, without events.
+    /// exit, before the cgroup is removed: the kernel counts synchronously and sends no event.
     ///
     /// # Errors
     /// `Io` if the counter exists but cannot be read. Without a memory controller it is 0.
@@ -185,8 +184,8 @@ impl Cgroup {
     }
 
     fn read_cpu(&self, stats: &mut Stats, all: bool, files: &mut OpenFiles) {
-        // v1: usage from cpuacct, throttling from cpu. The unified tree keeps usage on every host,
-        // but on hybrid only of what was born in it.
+        // v1: usage from cpuacct, throttling from cpu. Every host has usage in the unified tree,
+        // but on hybrid only of processes that started in it.
         if let Some(Place::V1(mount)) = self.host.place("cpuacct") {
             let acct = self.path.below(mount);
             let Some(usage_ns) = files.number(&acct, "cpuacct.usage") else {
@@ -299,8 +298,8 @@ fn read_memory_v1(dir: &Path, stats: &mut Stats, all: bool, files: &mut OpenFile
         stats.limits.memory_reservation = files.limit(dir, "memory.soft_limit_in_bytes");
     }
     stats.memory = Some(memory);
-    // memsw is memory and swap together. Without that file there is no swap accounting, and the
-    // line in memory.stat is missing too.
+    // memsw is memory and swap together. Without swap accounting that file is missing, and the line
+    // in memory.stat too.
     stats.swap = field(&stat, "total_swap").map(|usage| {
         let both = files.limit(dir, "memory.memsw.limit_in_bytes");
         Swap {
@@ -342,7 +341,7 @@ fn read_memory_v2(dir: &Path, stats: &mut Stats, all: bool, files: &mut OpenFile
     });
 }
 
-/// Of a file whose name is the machine's.
+/// A number in a file whose name depends on the machine.
 fn number(dir: &Path, file: &str) -> Option<u64> {
     io::read(&dir.join(file)).ok()?.trim().parse().ok()
 }

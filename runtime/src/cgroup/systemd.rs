@@ -1,7 +1,7 @@
 //! systemd's manager: transient scopes and slices (org.freedesktop.systemd1(5)).
 //!
-//! The connection is made when it is first needed, and again after the bus went away or systemd was executed anew; a call
-//! that was under way fails. The end of a job that was missed meanwhile shows in the state of its unit.
+//! The connection is made at first use, and again after the bus was lost or systemd was
+//! re-executed; a pending call fails. The state of its unit shows the end of a job that was missed.
 
 use super::bus::{ANSWER, Job, Link, is_named};
 use super::error::{Error, Result};
@@ -15,46 +15,46 @@ use tokio::time::Instant;
 use zbus::zvariant::DynamicType;
 use zbus::{OwnedObjectPath, Variant};
 
-/// How long a systemd that is just being executed anew is waited for.
+/// The longest wait for a systemd that is being re-executed.
 const CONNECT: Duration = Duration::from_secs(5);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks at a unit whose job is under way.
+/// Between two looks at a unit with a running job.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// A container that ignores SIGTERM is killed after this when the machine is shut down.
+/// At shutdown of the machine, a container that ignores SIGTERM is killed after this time.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The bus that the machine's systemd is on. Its own socket, `/run/systemd/private`, would need no bus daemon; but what
-/// comes from there has a sender that zbus takes for none.
+/// The bus of the machine's systemd. systemd's own socket, `/run/systemd/private`, would need no
+/// bus daemon, but zbus does not recognise the sender of its messages.
 pub const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
 
-/// systemd, as the owner of our cgroups. Cheap to clone.
+/// systemd as the owner of our cgroups. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Systemd(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Stands in the description of each unit, so that two daemons on a machine leave each other's alone.
+    /// Part of each unit's description: two daemons on a machine ignore each other's units.
     owner: String,
-    /// What runs in a scope for as long as it shall be there.
+    /// The program that keeps a scope by running in it.
     hold: PathBuf,
     bus: PathBuf,
     link: Mutex<Option<Link>>,
-    /// Written while a slice is looked at and stopped: nothing may be started in it meanwhile.
+    /// Write-locked while a slice is checked and stopped: nothing may be started in it meanwhile.
     slices: RwLock<()>,
 }
 
-/// A unit of ours that systemd has.
+/// A unit of ours in systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     pub name: String,
-    /// The container or pod it was made for; empty for a slice that several pods may share.
+    /// Its container or pod; empty for a slice that several pods may share.
     pub id: String,
 }
 
 type Properties<'a> = Vec<(&'a str, Variant<'a>)>;
 
-/// Of ListUnitsByPatterns: name, description, how it is loaded, how active, how in detail, whom it follows, object, and
-/// the job under way: number, kind, object.
+/// Of ListUnitsByPatterns: name, description, load state, active state, sub state, followed unit,
+/// object; id, type and object of the running job.
 type Row = (
     String,
     String,
@@ -68,7 +68,7 @@ type Row = (
     OwnedObjectPath,
 );
 
-/// What a job makes of its unit.
+/// The intended effect of a job on its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Started,
@@ -76,7 +76,7 @@ enum Goal {
 }
 
 impl Systemd {
-    /// Nothing is asked yet. `hold` is the program that is run as `<hold> --hold` in each scope.
+    /// Does not connect yet. `hold`: the program that runs as `<hold> --hold` in each scope.
     pub fn new(owner: &Path, hold: PathBuf, bus: PathBuf) -> Self {
         Self(Arc::new(Inner {
             owner: owner.display().to_string(),
@@ -87,7 +87,7 @@ impl Systemd {
         }))
     }
 
-    /// Whether somebody answers.
+    /// Checks that systemd answers.
     ///
     /// # Errors
     /// `NoSystemd`.
@@ -95,10 +95,10 @@ impl Systemd {
         self.link().await.map(drop)
     }
 
-    /// A scope with one process of ours in it, delegated to us. The process runs until it is killed.
+    /// Starts a scope, delegated to us, with one process of ours that runs until it is killed.
     ///
     /// # Errors
-    /// What systemd says; nothing is left then.
+    /// systemd refuses; nothing is left then.
     pub async fn start_scope(&self, scope: &Scope, id: &str) -> Result<u32> {
         let _slices = self.0.slices.read().await;
         let (mut hold, pid) = self.spawn_hold(&scope.name)?;
@@ -108,24 +108,24 @@ impl Systemd {
             ("Slice", scope.slice.as_str().into()),
             ("PIDs", vec![pid].into()),
             ("Delegate", true.into()),
-            // Or a unit that failed would stay until somebody resets it.
+            // Otherwise a failed unit would stay until it is reset.
             ("CollectMode", "inactive-or-failed".into()),
             ("CPUAccounting", true.into()),
             ("IOAccounting", true.into()),
             ("MemoryAccounting", true.into()),
             ("TasksAccounting", true.into()),
-            // Bounds are written below the scope; systemd's default of 15 % of all pids must not be one.
+            // The bound is below the scope; systemd's default of 15 % of all pids must not apply.
             ("TasksMax", u64::MAX.into()),
             ("TimeoutStopUSec", micros(STOP_TIMEOUT).into()),
         ];
         match self.start_transient(&scope.name, properties).await {
             Ok(()) => {
-                // Reaps it, whenever it ends.
+                // Reaps it when it ends.
                 tokio::spawn(async move { hold.wait().await });
                 Ok(pid)
             }
             Err(error) => {
-                let _already_gone = hold.kill().await;
+                let _ = hold.kill().await; // it may have ended already
                 Err(error)
             }
         }
@@ -151,10 +151,10 @@ impl Systemd {
         Ok((child, pid))
     }
 
-    /// A slice of ours, unless it is there already. True: it was not.
+    /// Starts a slice of ours; false if it exists already.
     ///
     /// # Errors
-    /// What systemd says.
+    /// systemd refuses.
     pub async fn start_slice(&self, name: &str, id: &str) -> Result<bool> {
         let _slices = self.0.slices.read().await;
         let properties = vec![
@@ -168,10 +168,10 @@ impl Systemd {
         }
     }
 
-    /// Stops a slice if `is_empty` says so, while nothing is started in it by us.
+    /// Stops a slice if `is_empty` returns true; cairn starts nothing in it meanwhile.
     ///
     /// # Errors
-    /// What systemd says; a slice that it does not know is stopped.
+    /// systemd refuses; an unknown slice counts as stopped.
     pub async fn stop_slice_if(&self, name: &str, is_empty: impl FnOnce() -> bool) -> Result<bool> {
         let _slices = self.0.slices.write().await;
         if !is_empty() {
@@ -180,31 +180,31 @@ impl Systemd {
         self.stop(name).await.map(|()| true)
     }
 
-    /// Kills what is in a unit, and ends it. One that systemd does not know has ended.
+    /// Kills all processes of a unit and ends it. An unknown unit counts as ended.
     ///
     /// # Errors
-    /// What systemd says.
+    /// systemd refuses.
     pub async fn kill(&self, name: &str) -> Result<()> {
         let link = self.link().await?;
-        // Refused where nothing is left to kill; what is alive all the same, the stop ends.
+        // Refused if no process is left; the stop ends any that is still alive.
         let _ = link.call("KillUnit", &(name, "all", libc::SIGKILL)).await;
         self.stop(name).await
     }
 
-    /// Ends a unit in which nothing runs. One that systemd does not know has ended.
+    /// Ends a unit without processes. An unknown unit counts as ended.
     ///
     /// # Errors
-    /// What systemd says.
+    /// systemd refuses.
     pub async fn stop(&self, name: &str) -> Result<()> {
         let body = (name, "replace");
         let job = self.job("StopUnit", &body, name, Goal::Stopped).await?;
-        gone_is_fine(job).map_err(|cause| unit_error(name, "stop", &cause))
+        ignore_unknown_unit(job).map_err(|cause| unit_error(name, "stop", &cause))
     }
 
-    /// Changes properties of a unit that runs, until it ends.
+    /// Changes properties of a running unit, until it ends.
     ///
     /// # Errors
-    /// What systemd says; nothing has changed then.
+    /// systemd refuses; nothing has changed then.
     pub async fn set(&self, name: &str, values: &[(&'static str, u64)]) -> Result<()> {
         let link = self.link().await?;
         let values = values
@@ -216,10 +216,10 @@ impl Systemd {
             .map_err(|cause| unit_error(name, "set its properties", &cause))
     }
 
-    /// All scopes and slices that this daemon, or an earlier one on the same directory, has made.
+    /// All scopes and slices that this daemon, or an earlier one on the same directory, made.
     ///
     /// # Errors
-    /// What systemd says.
+    /// systemd refuses.
     pub async fn units(&self) -> Result<Vec<Unit>> {
         let rows = self.list(&["*.scope", "*.slice"]).await?;
         let ours = rows.into_iter().filter_map(|(name, description, ..)| {
@@ -239,7 +239,7 @@ impl Systemd {
         rows.map_err(|cause| unit_error(&patterns.join(" "), "list", &cause))
     }
 
-    /// A method that starts a job for a unit, and the end of the job. Where that was missed, the unit shows it.
+    /// Calls a method that starts a job for a unit, and waits for its end or for the unit's state.
     async fn job<B: Serialize + DynamicType>(
         &self,
         method: &str,
@@ -299,7 +299,7 @@ impl Systemd {
             })
     }
 
-    /// The connection that stands, or a new one.
+    /// The open connection, or a new one.
     async fn link(&self) -> Result<Link> {
         let mut link = self.0.link.lock().await;
         if let Some(link) = link.as_ref().filter(|link| !link.is_closed()) {
@@ -341,7 +341,7 @@ fn unit_error(unit: &str, step: &'static str, cause: &dyn std::fmt::Display) -> 
     }
 }
 
-fn gone_is_fine(result: zbus::Result<()>) -> zbus::Result<()> {
+fn ignore_unknown_unit(result: zbus::Result<()>) -> zbus::Result<()> {
     match result {
         Err(error) if is_named(&error, "org.freedesktop.systemd1.NoSuchUnit") => Ok(()),
         other => other,

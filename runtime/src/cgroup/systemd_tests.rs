@@ -1,4 +1,4 @@
-//! A systemd that is none, at the other end of a real D-Bus connection.
+//! A fake systemd at the other end of a real D-Bus connection.
 
 use super::*;
 use crate::cgroup::bus::{MANAGER, OBJECT};
@@ -9,24 +9,24 @@ use std::sync::Mutex as StdMutex;
 use tokio::net::UnixListener;
 use zbus::{Connection, Message, connection};
 
-/// What the fake does with the next unit that is started.
+/// Behaviour of the fake at the next start of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    Well,
-    /// The job ends otherwise.
+enum Behaviour {
+    Succeeds,
+    /// The job fails.
     Fails,
     /// The connection breaks instead of an answer.
     Breaks,
-    /// Somebody else on the bus says that the job failed, to all and to us alone, before it ends well.
+    /// Another bus user reports a failure of the job, to all and to us alone, before it succeeds.
     Forged,
-    /// So many other jobs end after this one that its end is lost; it has failed, or not.
+    /// So many other jobs end after this one that its end is lost.
     Overrun {
         fails: bool,
     },
-    /// Another connection gets systemd's name before the job ends; the job goes on for two looks.
+    /// Another connection gets systemd's name before the job ends, which takes two more looks.
     Moved,
-    /// Nobody may subscribe.
-    Deaf,
+    /// Subscribing is refused.
+    RefusesSubscribe,
 }
 
 /// Unique names on the bus: systemd, and a user of the host.
@@ -35,15 +35,15 @@ const STRANGER: &str = ":1.66";
 
 #[derive(Debug)]
 struct State {
-    mood: Mood,
+    behaviour: Behaviour,
     connections: usize,
-    /// Those of them that stand.
+    /// Open connections.
     open: usize,
-    /// By name: description.
+    /// Description by name.
     units: BTreeMap<String, String>,
-    held: Vec<u32>,
+    holds: Vec<u32>,
     set: Vec<(String, String, u64)>,
-    /// Looks at the units after which the job under way ends.
+    /// Looks at the units until the running job ends.
     looks: u32,
 }
 
@@ -57,11 +57,11 @@ struct Fake {
 impl Fake {
     fn new() -> Self {
         let state = State {
-            mood: Mood::Well,
+            behaviour: Behaviour::Succeeds,
             connections: 0,
             open: 0,
             units: BTreeMap::new(),
-            held: Vec::new(),
+            holds: Vec::new(),
             set: Vec::new(),
             looks: 0,
         };
@@ -98,10 +98,10 @@ impl Fake {
     }
 
     fn systemd(&self, owner: &str) -> Systemd {
-        // Ignores its option and stays, as the real one does.
+        // Ignores its option and keeps running, as the real one does.
         let hold = self.dir.path().join("hold");
         if !hold.exists() {
-            // Not by us, who start programs at the same time: they would inherit it open for writing.
+            // By a shell: programs that we start meanwhile would inherit the open file.
             let write = r#"printf '#!/bin/sh\nexec sleep 600\n' >"$0" && chmod 755 "$0""#;
             let mut shell = std::process::Command::new("sh");
             let written = shell.args(["-c", write]).arg(&hold).status();
@@ -110,18 +110,18 @@ impl Fake {
         Systemd::new(Path::new(owner), hold, self.socket())
     }
 
-    fn mood(&self, mood: Mood) {
-        self.state.lock().expect("sane").mood = mood;
+    fn behaviour(&self, behaviour: Behaviour) {
+        self.state.lock().expect("sane").behaviour = behaviour;
     }
 
-    fn held(&self) -> Vec<u32> {
-        self.state.lock().expect("sane").held.clone()
+    fn holds(&self) -> Vec<u32> {
+        self.state.lock().expect("sane").holds.clone()
     }
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        for pid in self.held() {
+        for pid in self.holds() {
             let pid =
                 rustix::process::Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -152,7 +152,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                     .await;
             }
         };
-        let mood = state.lock().expect("sane").mood;
+        let behaviour = state.lock().expect("sane").behaviour;
         let job = match header.member().map(|member| member.to_string()).as_deref() {
             Some("StartTransientUnit") => {
                 type Body<'a> = (
@@ -162,7 +162,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                     Vec<(String, Vec<(String, Variant<'a>)>)>,
                 );
                 let (name, _, properties, _): Body<'_> = body.deserialize().expect("its body");
-                if mood == Mood::Breaks {
+                if behaviour == Behaviour::Breaks {
                     return;
                 }
                 if state.lock().expect("sane").units.contains_key(&name) {
@@ -176,7 +176,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                             state.units.insert(name.clone(), text.to_string());
                         }
                         ("PIDs", Variant::Array(pids)) => {
-                            state.held.extend(pids.iter().filter_map(|pid| match pid {
+                            state.holds.extend(pids.iter().filter_map(|pid| match pid {
                                 Variant::U32(pid) => Some(*pid),
                                 _ => None,
                             }));
@@ -184,7 +184,10 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                         _ => {}
                     }
                 }
-                if matches!(mood, Mood::Fails | Mood::Overrun { fails: true }) {
+                if matches!(
+                    behaviour,
+                    Behaviour::Fails | Behaviour::Overrun { fails: true }
+                ) {
                     state.units.remove(&name);
                 }
                 true
@@ -221,7 +224,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
                 let _ = connection.reply(&header, &":1.1").await;
                 continue;
             }
-            Some("Subscribe") if mood == Mood::Deaf => {
+            Some("Subscribe") if behaviour == Behaviour::RefusesSubscribe => {
                 refuse("AccessDenied").await;
                 continue;
             }
@@ -277,7 +280,7 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
         }
         jobs += 1;
         let path = job_path(jobs);
-        let result = if mood == Mood::Fails {
+        let result = if behaviour == Behaviour::Fails {
             "failed"
         } else {
             "done"
@@ -287,23 +290,23 @@ async fn answer(stream: std::os::unix::net::UnixStream, state: Shared) {
             let signal = Message::signal(OBJECT, MANAGER, "JobRemoved").sender(sender);
             signal.build(&ended).expect("a message")
         };
-        let mut signals = match mood {
-            Mood::Forged => vec![
+        let mut signals = match behaviour {
+            Behaviour::Forged => vec![
                 signal(STRANGER, jobs, "failed"),
                 owner_changed(STRANGER),
                 signal(STRANGER, jobs, "failed"),
             ],
-            Mood::Moved => {
+            Behaviour::Moved => {
                 state.lock().expect("sane").looks = 2;
                 vec![owner_changed("org.freedesktop.DBus")]
             }
             _ => Vec::new(),
         };
-        // The signal before the answer: who waits must have listened before.
-        if mood != Mood::Moved {
+        // The signal precedes the answer: the caller must have subscribed before.
+        if behaviour != Behaviour::Moved {
             signals.push(signal(SYSTEMD, jobs, result));
         }
-        if matches!(mood, Mood::Overrun { .. }) {
+        if matches!(behaviour, Behaviour::Overrun { .. }) {
             signals.extend((0..5000).map(|n| signal(SYSTEMD, 1000 + n, "done")));
         }
         let _ = connection.send_all(&signals).await;
@@ -315,7 +318,7 @@ fn job_path(job: u32) -> OwnedObjectPath {
     OwnedObjectPath::try_from(format!("{OBJECT}/job/{job}")).expect("a path")
 }
 
-/// That systemd's name has another owner, or what a user of the host makes of it.
+/// A change of the owner of systemd's name, real or forged by a user of the host.
 fn owner_changed(sender: &'static str) -> Message {
     let bus = "org.freedesktop.DBus";
     let signal = Message::signal("/org/freedesktop/DBus", bus, "NameOwnerChanged").sender(sender);
@@ -343,7 +346,7 @@ async fn a_scope_is_started_with_a_process_that_keeps_it() {
         .start_scope(&scope("c1"), "c1")
         .await
         .expect("started");
-    assert_eq!(fake.held(), [pid]);
+    assert_eq!(fake.holds(), [pid]);
     assert!(runs(pid));
     let units = systemd.units().await.expect("listed");
     let ours = Unit {
@@ -356,21 +359,21 @@ async fn a_scope_is_started_with_a_process_that_keeps_it() {
 #[tokio::test]
 async fn a_start_whose_job_fails_names_unit_and_end_and_leaves_no_process() {
     let fake = Fake::new();
-    fake.mood(Mood::Fails);
+    fake.behaviour(Behaviour::Fails);
     let error = fake.systemd("/root").start_scope(&scope("c1"), "c1").await;
     let text = error.expect_err("failed").to_string();
     assert_eq!(
         text,
         "systemd unit cairn-c1.scope: start: its job ended as failed"
     );
-    assert_eq!(fake.held().len(), 1);
-    assert!(!fake.held().into_iter().any(runs));
+    assert_eq!(fake.holds().len(), 1);
+    assert!(!fake.holds().into_iter().any(runs));
 }
 
 #[tokio::test]
 async fn a_job_ends_when_systemd_says_so_and_nobody_else() {
     let fake = Fake::new();
-    fake.mood(Mood::Forged);
+    fake.behaviour(Behaviour::Forged);
     let systemd = fake.systemd("/root");
     for id in ["c1", "c2"] {
         systemd.start_scope(&scope(id), id).await.expect("started");
@@ -381,18 +384,18 @@ async fn a_job_ends_when_systemd_says_so_and_nobody_else() {
 
 #[tokio::test]
 async fn an_end_that_was_missed_shows_in_the_unit() {
-    for mood in [Mood::Overrun { fails: false }, Mood::Moved] {
+    for behaviour in [Behaviour::Overrun { fails: false }, Behaviour::Moved] {
         let fake = Fake::new();
-        fake.mood(mood);
+        fake.behaviour(behaviour);
         let systemd = fake.systemd("/root");
         let started = systemd.start_scope(&scope("c1"), "c1").await;
-        started.unwrap_or_else(|e| panic!("{mood:?}: {e}"));
+        started.unwrap_or_else(|e| panic!("{behaviour:?}: {e}"));
         let stopped = systemd.stop("cairn-c1.scope").await;
-        stopped.unwrap_or_else(|e| panic!("{mood:?}: {e}"));
-        assert_eq!(systemd.units().await.expect("listed"), [], "{mood:?}");
+        stopped.unwrap_or_else(|e| panic!("{behaviour:?}: {e}"));
+        assert_eq!(systemd.units().await.expect("listed"), [], "{behaviour:?}");
     }
     let fake = Fake::new();
-    fake.mood(Mood::Overrun { fails: true });
+    fake.behaviour(Behaviour::Overrun { fails: true });
     let systemd = fake.systemd("/root");
     let failed = systemd.start_scope(&scope("c1"), "c1").await;
     assert_eq!(
@@ -406,9 +409,9 @@ async fn a_connection_that_breaks_fails_what_is_under_way_and_the_next_call_has_
     let fake = Fake::new();
     let systemd = fake.systemd("/root");
     systemd.check().await.expect("answers");
-    fake.mood(Mood::Breaks);
+    fake.behaviour(Behaviour::Breaks);
     assert!(systemd.start_scope(&scope("c1"), "c1").await.is_err());
-    fake.mood(Mood::Well);
+    fake.behaviour(Behaviour::Succeeds);
     systemd
         .start_scope(&scope("c2"), "c2")
         .await
@@ -417,7 +420,7 @@ async fn a_connection_that_breaks_fails_what_is_under_way_and_the_next_call_has_
 }
 
 #[tokio::test]
-async fn a_systemd_that_comes_back_is_waited_for_and_one_that_does_not_is_told_in_one_line() {
+async fn a_systemd_that_comes_back_is_waited_for_and_a_missing_one_is_reported_in_one_line() {
     let fake = Fake::new();
     let away = fake.dir.path().join("away");
     std::fs::rename(fake.socket(), &away).expect("moved");
@@ -451,10 +454,10 @@ async fn a_link_that_cannot_be_opened_or_is_not_used_any_more_leaves_no_connecti
         let closed = tokio::time::timeout(Duration::from_secs(10), all).await;
         closed.expect("closed");
     };
-    fake.mood(Mood::Deaf);
+    fake.behaviour(Behaviour::RefusesSubscribe);
     Link::open(&fake.socket()).await.expect_err("refused");
     closed().await;
-    fake.mood(Mood::Well);
+    fake.behaviour(Behaviour::Succeeds);
     let link = Link::open(&fake.socket()).await.expect("open");
     let other = link.clone();
     drop(link);
@@ -502,7 +505,7 @@ async fn a_slice_that_is_there_is_not_ours_and_one_in_use_is_not_stopped() {
             .expect("stopped")
     );
     assert_eq!(systemd.units().await.expect("listed"), []);
-    // And again: what is not there has been stopped.
+    // And again: an unknown slice counts as stopped.
     assert!(
         systemd
             .stop_slice_if("a.slice", || true)
@@ -510,9 +513,9 @@ async fn a_slice_that_is_there_is_not_ours_and_one_in_use_is_not_stopped() {
             .expect("stopped")
     );
     systemd
-        .kill("cairn-gone.scope")
+        .kill("cairn-unknown.scope")
         .await
-        .expect("gone is fine");
+        .expect("an unknown unit has ended");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
-//! The whole module on recorded trees of a v1, a hybrid and a v2 machine, without root.
+//! All of the module on recorded trees of a v1, a hybrid and a v2 machine, without root.
 //!
-//! A tree is a text of `=== path` and content, laid out in a temporary directory. A recorded tree
-//! cannot do what a kernel does with a write, so what is checked is which files get which values.
+//! A tree is a text of `=== path` and content, written to a temporary directory. It does not react
+//! to writes as a kernel does, so that the tests check which files get which values.
 
 use super::host::Place;
 use super::*;
@@ -64,7 +64,7 @@ fn resources(json: serde_json::Value) -> LinuxResources {
 }
 
 #[test]
-fn the_three_layouts_are_told_apart() {
+fn the_three_layouts_are_distinguished() {
     assert_eq!(v1().host.mode(), Mode::V1);
     assert_eq!(hybrid().host.mode(), Mode::Hybrid);
     assert_eq!(v2().host.mode(), Mode::V2);
@@ -194,7 +194,7 @@ fn v2_hands_the_controllers_down_the_path_but_not_into_the_leaf() {
         tree.read("kubepods/cgroup.subtree_control"),
         "+cpuset +cpu +io +memory +pids"
     );
-    // The recorded pod1 offers nothing, so nothing was asked of it.
+    // The recorded pod1 offers nothing, so nothing was enabled in it.
     assert_eq!(tree.read("kubepods/pod1/cgroup.subtree_control"), "");
     assert_eq!(tree.read("cgroup.subtree_control"), "+hugetlb +rdma +misc");
     assert!(
@@ -261,7 +261,7 @@ fn kubelet_limits_reach_the_files_of_v1() {
 #[test]
 fn a_limit_that_fails_takes_the_earlier_ones_back() {
     let tree = v2();
-    // pids.max is written after memory and cpu; as a directory it cannot be.
+    // pids.max is written after memory and cpu; a directory cannot be written.
     let pids = tree.below("kubepods/pod1/c1/pids.max");
     std::fs::remove_file(&pids).unwrap();
     std::fs::create_dir(&pids).unwrap();
@@ -292,7 +292,7 @@ fn hybrid_hands_hugetlb_down_when_a_limit_first_needs_it() {
     tree.c1().apply(&zero).unwrap();
     assert_eq!(tree.read("unified/cgroup.subtree_control"), "");
     let some = resources(serde_json::json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 9}]}));
-    // A recorded tree does not grow the file, so the limit itself is refused, and by name.
+    // A recorded tree does not create the file, so that the limit itself is refused by name.
     let error = tree.c1().apply(&some).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -322,7 +322,7 @@ fn a_v2_container_whose_filter_cannot_be_set_is_refused_and_its_limits_taken_bac
     let wanted = resources(serde_json::json!({
         "memory": {"limit": 4096}, "devices": [{"allow": false, "access": "rwm"}]
     }));
-    // The recorded tree is no cgroup2, so the kernel will not attach a program to it.
+    // The recorded tree is not a cgroup2, so that the kernel refuses to attach a program.
     let error = tree.c1().apply(&wanted).unwrap_err();
     assert!(matches!(error, Error::DeviceFilter { .. }), "{error}");
     assert_eq!(tree.read("kubepods/pod1/c1/memory.max"), "max");
@@ -395,14 +395,14 @@ fn v1_numbers_have_the_same_shape() {
 #[test]
 fn a_vanished_cgroup_has_no_numbers_and_no_error() {
     let tree = hybrid();
-    let gone = tree.host.container("/nowhere", "c").unwrap();
-    let stats = gone.stats(Detail::All, &mut OpenFiles::default());
+    let missing = tree.host.container("/nowhere", "c").unwrap();
+    let stats = missing.stats(Detail::All, &mut OpenFiles::default());
     assert!(stats.cpu.is_none() && stats.memory.is_none() && stats.pids.is_none());
-    assert_eq!(gone.oom_kills().unwrap(), 0);
+    assert_eq!(missing.oom_kills().unwrap(), 0);
 }
 
 #[tokio::test]
-async fn removal_takes_nested_cgroups_and_what_is_gone_already() {
+async fn removal_takes_nested_cgroups_and_missing_ones() {
     let tree = v2();
     let pod = tree.host.pod("/kubepods/pod7", "/cairn", "p").unwrap();
     pod.child("c")

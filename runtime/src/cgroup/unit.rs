@@ -1,25 +1,25 @@
-//! Names of systemd's units, and where systemd puts their cgroups. Pure.
+//! Names of systemd's units, and the paths of their cgroups. Pure.
 //!
 //! ```text
 //!  /kubepods.slice/kubepods-pod42.slice / cairn-<id>.scope / container
-//!   slices: systemd's or the kubelet's    a scope for us     what all other code here calls the container's cgroup
-//!                                                       └── hold: one process, so that the scope is never empty
+//!   slices: systemd's or the kubelet's    a scope for us    the container's cgroup in other code
+//!                                                       └── hold: a process that keeps the scope
 //! ```
-//! systemd writes the attributes of slices and scopes whenever it likes (`systemctl daemon-reload`); what is below a
-//! delegated scope it never touches. See systemd.resource-control(5) and systemd's `CGROUP_DELEGATION.md`.
+//! systemd may write attributes of slices and scopes at any time (`daemon-reload`), but none below
+//! a delegated scope. See systemd.resource-control(5) and systemd's `CGROUP_DELEGATION.md`.
 
 use super::error::{Error, Result};
 use super::path::CgroupPath;
 
-/// Of the scopes and slices that we name ourselves.
+/// Prefix of our scopes and slices.
 const PREFIX: &str = "cairn";
-/// Below a scope: the container's own cgroup, and that of the process which keeps the scope.
+/// Below a scope: the container's own cgroup, and that of the process that keeps the scope.
 const CONTAINER: &str = "container";
 const HOLD: &str = "hold";
-/// Longest unit name that systemd takes.
+/// The longest unit name of systemd.
 const MAX_NAME: usize = 255;
 
-/// The scope that a container's cgroup lies in.
+/// The scope around a container's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Scope {
     pub hold: CgroupPath,
 }
 
-/// A container's or a pause's leaf below the pod's cgroup `parent`.
+/// The leaf of a container or a pause process below the pod's cgroup `parent`.
 pub fn leaf(parent: &str, id: &str) -> String {
     if is_slice(parent) {
         format!("{parent}/{PREFIX}-{id}.scope/{CONTAINER}")
@@ -39,7 +39,7 @@ pub fn leaf(parent: &str, id: &str) -> String {
     }
 }
 
-/// The scope of which `path` is the container's cgroup, if it is one of [`leaf`]'s kind.
+/// The scope around the container's cgroup `path`, if the path has the form of [`leaf`].
 pub(super) fn scope_of(path: &CgroupPath) -> Option<Scope> {
     let inside = path.as_str().strip_suffix(CONTAINER)?.strip_suffix('/')?;
     let (slice, name) = inside.rsplit_once('/')?;
@@ -56,7 +56,7 @@ pub(super) fn scope_of(path: &CgroupPath) -> Option<Scope> {
     })
 }
 
-/// The suffix of the last name decides between the drivers.
+/// Whether the last name is a slice's, which decides between the drivers.
 pub(super) fn is_slice(parent: &str) -> bool {
     last(parent).ends_with(".slice")
 }
@@ -66,10 +66,10 @@ pub(super) fn last(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or("")
 }
 
-/// Where systemd puts a slice: `a-b.slice` is `/a.slice/a-b.slice`.
+/// systemd's path of a slice: `a-b.slice` is `/a.slice/a-b.slice`.
 ///
 /// # Errors
-/// Not the name of a slice, or that of the root slice, which holds no pod.
+/// The name is not a slice's, or the root slice's, which must not contain pods.
 pub(super) fn slice_path(slice: &str) -> Result<CgroupPath> {
     let bad = |why| Error::BadPath {
         path: slice.chars().take(MAX_NAME).collect(),
@@ -93,10 +93,10 @@ pub(super) fn slice_path(slice: &str) -> Result<CgroupPath> {
     CgroupPath::parse(&path)
 }
 
-/// A pod's slice from CRI's `cgroup_parent`: the name alone, or the whole path as the kubelet gives it.
+/// A pod's slice from CRI's `cgroup_parent`: the name alone, or the kubelet's complete path.
 ///
 /// # Errors
-/// As [`slice_path`]; or a path at which systemd would not put that slice.
+/// As [`slice_path`]; or systemd would use another path for that slice.
 pub(super) fn slice_of_parent(parent: &str) -> Result<CgroupPath> {
     let path = slice_path(last(parent))?;
     let names = parent.split('/').filter(|name| !name.is_empty());
@@ -104,13 +104,13 @@ pub(super) fn slice_of_parent(parent: &str) -> Result<CgroupPath> {
     if given.contains('/') && given != path.as_str()[1..] {
         return Err(Error::BadPath {
             path: parent.to_owned(),
-            why: "is not where systemd puts this slice (a-b.slice lies in a.slice)",
+            why: "is not where systemd puts this slice (a-b.slice is in a.slice)",
         });
     }
     Ok(path)
 }
 
-/// A slice for one pod that names no parent, in the slice that `[cgroup] parent` stands for: `/a/b` is `a-b.slice`.
+/// The slice of a pod without a parent, in the slice for `[cgroup] parent`: `/a/b` is `a-b.slice`.
 ///
 /// # Errors
 /// As [`slice_path`].
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_lies_in_the_slices_that_its_name_is_made_of() {
+    fn a_slice_is_in_the_slices_that_its_name_is_made_of() {
         assert_eq!(text(slice_path("a.slice")), "/a.slice");
         assert_eq!(
             text(slice_path("kubepods-burstable-pod1_2.slice")),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_parent_is_taken_by_name_or_by_the_whole_path_and_no_other() {
+    fn the_kubelets_parent_is_taken_by_name_or_by_the_complete_path_and_no_other() {
         let there = "/kubepods.slice/kubepods-pod1.slice";
         for parent in [
             there,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_cgroup_lies_below_its_scope() {
+    fn a_containers_cgroup_is_below_its_scope() {
         let path = CgroupPath::parse(&leaf("/a.slice/a-b.slice", "c1")).expect("a path");
         assert_eq!(path.as_str(), "/a.slice/a-b.slice/cairn-c1.scope/container");
         let scope = scope_of(&path).expect("a scope");

@@ -1,8 +1,8 @@
 //! Pure conversions between OCI numbers and the texts of cgroup files.
 
-/// v2 `cpu.weight` for v1 shares, by the curve that runc and crun use today: it maps the least, the
-/// default and the greatest shares (2, 1024, 262144) to 1, 100 and 10000 (CRI-230).
-/// `None` for 0, which means "not set".
+/// v2 `cpu.weight` for v1 shares, by the current curve of runc and crun: it maps the least, the
+/// default and the greatest shares (2, 1024, 262144) to 1, 100 and 10000 (CRI-230). `None` for 0,
+/// which means "not set".
 pub(super) fn weight_from_shares(shares: u64) -> Option<u64> {
     match shares {
         0 => None,
@@ -11,14 +11,14 @@ pub(super) fn weight_from_shares(shares: u64) -> Option<u64> {
         _ => {
             let log = (shares as f64).log2();
             let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
-            // The small step down keeps 10^2 from becoming 101 by the last bit of a float.
+            // The small decrement keeps 10^2 from becoming 101 by the last bit of a float.
             let weight = (10_f64.powf(exponent) - 1e-9).ceil() as u64;
             Some(weight.clamp(1, 10_000))
         }
     }
 }
 
-/// v2 text of a byte or count limit: negative is unlimited.
+/// v2 text of a byte or count limit; negative means unlimited.
 pub(super) fn max_or(value: i64) -> String {
     if value < 0 {
         "max".to_owned()
@@ -27,7 +27,7 @@ pub(super) fn max_or(value: i64) -> String {
     }
 }
 
-/// A limit as read back: `max`, or more than any machine has (v1's way to say so), is no limit.
+/// A limit as read back: `max`, or more than any machine has (v1's form), means unlimited.
 pub(super) fn parse_limit(text: &str) -> Option<u64> {
     let value: u64 = text.trim().parse().ok()?;
     (value < 1 << 62).then_some(value)
@@ -40,8 +40,8 @@ pub(super) fn parse_cpu_max(text: &str) -> Option<(Option<u64>, u64)> {
     Some((quota, words.next()?.parse().ok()?))
 }
 
-/// A page size as cgroup files name it (`2MB`, `1GB`, `64KB`): digits and a unit, nothing that
-/// could lead to another file.
+/// A page size as in cgroup file names (`2MB`, `1GB`, `64KB`): digits and a unit, so that it cannot
+/// name another file.
 pub(super) fn is_page_size(text: &str) -> bool {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_uppercase());
     let unit = &text[digits.len()..];
@@ -98,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_judged_without_panic(text in "\\PC{0,20}") {
+        fn any_text_is_checked_without_panic(text in "\\PC{0,20}") {
             let _ = (is_page_size(&text), parse_cpu_max(&text), parse_limit(&text));
         }
     }

@@ -1,4 +1,4 @@
-//! The files of an archive of images: read by the unpack helper, found by name or digest.
+//! Files of an image archive: written by the unpack helper, found by name or digest.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,15 +24,15 @@ use super::unpack::archive::{Content, Listed};
 use super::unpack::path::CleanPath;
 use super::unpack::{ARCHIVE, REPORT_MAX};
 
-/// Links from name to name in a `docker save` archive.
+/// The most links from name to name in a `docker save` archive.
 const LINKS_MAX: usize = 8;
 const CHUNK: usize = 256 * 1024;
 
-/// The files of an archive, ready to be read in any order.
+/// The files of an archive, readable in any order.
 pub(super) struct Archive {
     by_path: HashMap<CleanPath, Place>,
     by_digest: HashMap<Digest, usize>,
-    /// Files so far: each is named by its number in this directory.
+    /// Number of files; each is named by its number in this directory.
     count: usize,
     files: PathBuf,
     _dir: TempDir,
@@ -49,7 +49,7 @@ pub(super) fn bad(why: impl ToString) -> Error {
 }
 
 impl Archive {
-    /// Has the helper write the archive's files to the disk.
+    /// Lets the helper write the archive's files to the disk.
     pub(super) async fn read(
         shared: &Arc<Shared>,
         from: impl AsyncRead + Send + Unpin + 'static,
@@ -60,11 +60,11 @@ impl Archive {
             let files = dir.path.join("files");
             let failed = |step| Error::io("image archive", step, &files);
             std::fs::create_dir(&files).map_err(failed("create"))?;
-            let said = tempfile::tempfile_in(&dir.path).map_err(failed("make a report for"))?;
+            let report = tempfile::tempfile_in(&dir.path).map_err(failed("make a report for"))?;
             let (room, _) = fsutil::room(&files).map_err(failed("look for room at"))?;
-            Ok((dir, files, said, room.min(max)))
+            Ok((dir, files, report, room.min(max)))
         });
-        let (dir, files, said, max) = made.await?;
+        let (dir, files, report, max) = made.await?;
         let stall = shared.options.progress_timeout;
         let chunks = ReaderStream::with_capacity(from, CHUNK);
         let from = (chunks, Pace::new(stall));
@@ -79,24 +79,25 @@ impl Archive {
             let Some(chunk) = next.transpose().map_err(bad)? else {
                 return Ok(None);
             };
-            match pace.keeps(chunk.len()) {
-                true => Ok(Some((chunk, (chunks, pace)))),
-                false => Err(slow()),
+            if pace.keeps(chunk.len()) {
+                Ok(Some((chunk, (chunks, pace))))
+            } else {
+                Err(slow())
             }
         });
         let stalled = || bad("the helper made no progress");
         let helper = (ARCHIVE, &*files, &[max][..]);
         let each = |_: &_| Ok::<_, Error>(());
-        let ended = shared.run_helper(helper, &said, chunks.boxed(), each, stalled);
+        let ended = shared.run_helper(helper, &report, chunks.boxed(), each, stalled);
         if let Some(why) = ended.await?.fault() {
             return Err(bad(why));
         }
         blocking(move || {
-            let said = Document::from_file(said).map_err(bad)?;
-            if said.bytes > REPORT_MAX {
-                return Err(bad(format!("a report of {} bytes", said.bytes)));
+            let report = Document::from_file(report).map_err(bad)?;
+            if report.bytes > REPORT_MAX {
+                return Err(bad(format!("a report of {} bytes", report.bytes)));
             }
-            let listed = said.read(|bytes| serde_json::from_slice::<Vec<Listed>>(bytes));
+            let listed = report.read(|bytes| serde_json::from_slice::<Vec<Listed>>(bytes));
             let listed = listed.map_err(bad)?.map_err(bad)?;
             let mut archive = Archive {
                 by_path: HashMap::new(),
@@ -111,7 +112,7 @@ impl Archive {
         .await
     }
 
-    /// Adds the next entry that the helper lists.
+    /// Adds the next entry of the helper's list.
     fn add(&mut self, Listed { path, content }: Listed) -> Result<(), Error> {
         let clean = |path: String| CleanPath::new(path.as_bytes()).map_err(bad);
         let place = match content {
@@ -127,7 +128,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A file by its name in the archive, if it is there.
+    /// The content of a file by its name in the archive, if it is there.
     pub(super) fn named(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
         let path = self.follow(name)?;
         path.map(|path| read_bounded(&path, max)).transpose()
@@ -151,7 +152,7 @@ impl Archive {
         size.map_err(Error::io("image archive", "read", &path))
     }
 
-    /// A small blob, checked.
+    /// A small blob with a checked digest.
     pub(super) fn blob(&self, blob: &Descriptor, max: u64) -> Result<Vec<u8>, Error> {
         let bytes = read_bounded(&self.path_of(blob)?, max)?;
         match &blob.digest {
@@ -160,7 +161,7 @@ impl Archive {
         }
     }
 
-    /// The file behind a name, links followed.
+    /// The file for a name, after following links.
     fn follow(&self, name: &str) -> Result<Option<PathBuf>, Error> {
         let mut name = CleanPath::new(name.as_bytes()).map_err(bad)?;
         for _ in 0..LINKS_MAX {
@@ -174,13 +175,14 @@ impl Archive {
     }
 }
 
-/// Opens a file that the helper wrote. One that has taken the helper over may have put anything there.
+/// Opens a file that the helper wrote. A compromised helper may have put anything there.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("not a file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a file"))
     }
 }
 

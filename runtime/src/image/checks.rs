@@ -1,4 +1,4 @@
-//! What must hold for any bytes of an image, an archive, a registry, or a file of the administrator.
+//! Properties of parsers that hold for any bytes of an image, an archive, a registry or a setting.
 
 use std::io::Read;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn manifest(data: &[u8]) {
     }
 }
 
-/// An image's config, and its record on the way to the disk and back.
+/// An image's config, and its record written and read back.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -56,7 +56,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// The file of a layer's inventory: each line takes some of it.
+/// The file of a layer's inventory: each line consumes some of it.
 pub fn inventory(data: &[u8]) {
     let Ok(mut lines) = inventory::Reader::new(data) else {
         return;
@@ -107,7 +107,7 @@ fn is_confined(path: &CleanPath) {
     }
 }
 
-/// What the unpack helper reports, which a hostile layer may have written.
+/// The unpack helper's report, which a hostile layer may have written.
 pub fn report(data: &[u8]) {
     for one in serde_json::from_slice::<Vec<Listed>>(data).unwrap_or_default() {
         if let Ok(path) = CleanPath::new(one.path.as_bytes()) {
@@ -123,7 +123,7 @@ pub fn report(data: &[u8]) {
     assert!(report.sums().unwrap_or_default().len() <= data.len() / 16);
 }
 
-/// `WWW-Authenticate`, and whether what it asks for may be had.
+/// `WWW-Authenticate`, and whether its token service may get credentials.
 pub fn asked(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Some(Challenge::Bearer { realm, .. }) = challenge(&text) else {
@@ -169,7 +169,7 @@ pub fn hosts_toml(data: &[u8]) {
     }
 }
 
-/// A reference to an image, and the text it is shown as.
+/// A reference to an image, and its text form.
 pub fn reference(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(reference) = text.parse::<Reference>() {
@@ -184,7 +184,7 @@ pub mod tests {
 
     use super::*;
 
-    /// By the seeds of `fuzz/seeds`, given by target and name.
+    /// With the seeds of `fuzz/seeds`, given by target and name.
     pub fn good_seeds_are_taken(seed: impl Fn(&str, &str) -> Vec<u8>) {
         assert!(manifest::parse("x", &seed("manifest", "good")).is_ok());
         let config = String::from_utf8(seed("config", "good")).unwrap();

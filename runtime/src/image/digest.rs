@@ -1,6 +1,6 @@
-//! Content digests: the only form taken from outside is `sha256:` and 64 lower-case hex digits.
+//! Content digests. Only `sha256:` and 64 lower-case hex digits are accepted from outside.
 //!
-//! A `Digest` is always well-formed, so its hex part may be used as a file name.
+//! A `Digest` is always well-formed, so that its hex part can be a file name.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 #[serde(try_from = "String")]
 pub struct Digest(String);
 
-/// The text was no `sha256:<64 hex>`.
+/// The text is not `sha256:<64 hex>`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("digest {0:?} is not sha256:<64 lower-case hex digits>")]
 pub struct BadDigest(String);
@@ -22,7 +22,6 @@ pub struct BadDigest(String);
 const PREFIX: &str = "sha256:";
 
 impl Digest {
-    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::default();
         hasher.update(bytes);
@@ -43,12 +42,12 @@ impl Digest {
         format!("{PREFIX}{hex}").parse()
     }
 
-    /// A name for this digest together with something else.
+    /// A digest of this one together with another text.
     pub fn with(&self, other: &str) -> Digest {
         Digest::of(format!("{self} {other}").as_bytes())
     }
 
-    /// The chain id of a layer upon `parent` (CRI-440): the lowest layer's is its diff id.
+    /// The chain id of a layer on `parent` (CRI-440); for the lowest layer its diff id.
     pub fn chain(parent: Option<&Digest>, diff_id: &Digest) -> Digest {
         match parent {
             None => diff_id.clone(),
@@ -63,14 +62,15 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, BadDigest> {
         let hex = text.strip_prefix(PREFIX).ok_or_else(|| bad(text))?;
         let good = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        match good {
-            true => Ok(Digest(text.to_owned())),
-            false => Err(bad(text)),
+        if good {
+            Ok(Digest(text.to_owned()))
+        } else {
+            Err(bad(text))
         }
     }
 }
 
-/// Hostile text is shown shortened.
+/// Shortens hostile text.
 fn bad(text: &str) -> BadDigest {
     BadDigest(text.chars().take(80).collect())
 }
@@ -95,7 +95,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A digest being computed, with the count of bytes seen.
+/// A digest in progress, with the count of its bytes.
 #[derive(Clone, Default)]
 pub(super) struct Hasher {
     state: Sha256,
@@ -124,7 +124,7 @@ impl Hasher {
     }
 }
 
-/// A reader that hashes what passes through it.
+/// A reader that hashes the bytes that pass.
 pub(super) struct HashingReader<R> {
     inner: R,
     pub hasher: Hasher,

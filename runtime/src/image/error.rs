@@ -1,4 +1,4 @@
-//! Errors of images on this machine, and the way to disk work that may block.
+//! Errors of images on this machine, and the wrapper for blocking disk work.
 
 use std::fmt::Display;
 use std::io;
@@ -71,7 +71,7 @@ impl Error {
         }
     }
 
-    /// For `map_err`: the step that failed in the making of a layer.
+    /// For `map_err`: the failed step in the making of a layer.
     pub(super) fn layer<E: Display>(layer: &Digest, step: &'static str) -> impl FnOnce(E) -> Error {
         move |e| Error::Layer {
             layer: layer.clone(),
@@ -80,7 +80,7 @@ impl Error {
     }
 }
 
-/// Runs disk work where it may block.
+/// Runs disk work on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

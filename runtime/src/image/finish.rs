@@ -1,5 +1,5 @@
-//! What a layer's tree still needs when the helper is done with it, and only the daemon can do: marks, which take a
-//! capability that the helper has not, and what depends on the layers below.
+//! Completes a layer's tree after the helper: marks, for which the helper lacks a capability, and
+//! attributes that depend on the layers below.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::mount::overlay::view_of;
 use super::unpack::Report;
 use super::unpack::path::CleanPath;
 
-/// Does what the report leaves to do upon `lowers`; whether the layer hides all of them.
+/// Completes the tree upon `lowers`. Returns whether the layer hides all of them.
 pub(super) fn finish(
     chain_id: &Digest,
     root: &OwnedFd,
@@ -28,8 +28,8 @@ pub(super) fn finish(
         .whiteouts()
         .map_err(Error::layer(chain_id, "report"))?;
     let implied = report.implied().map_err(Error::layer(chain_id, "report"))?;
-    // The kernel looks a path up once for all of them, and remembers: a layer may have many whiteouts and implied
-    // directories, far down, above many layers.
+    // One view for all look-ups, which the kernel caches: a layer may have many whiteouts and
+    // implied directories, far down, above many layers.
     let below = view_of(lowers.to_vec(), "the layers below")?;
     let dropped = drop_idle_whiteouts(root, &below, &whiteouts, &opaque);
     dropped.map_err(Error::layer(chain_id, "whiteouts"))?;
@@ -48,7 +48,7 @@ fn open_dir(
     rustix::fs::openat2(root, path.for_open(), flags, Mode::empty(), resolve)
 }
 
-/// A name that later became something else than a directory needs no mark.
+/// Marks directories as opaque. A name that is no longer a directory needs no mark.
 fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> rustix::io::Result<()> {
     for path in dirs {
         match open_dir(root, path, ResolveFlags::empty()) {
@@ -63,8 +63,8 @@ fn mark_opaque(root: &OwnedFd, dirs: &[CleanPath]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Removes whiteouts that hide nothing. Overlayfs filters whiteouts only where directories are
-/// merged; elsewhere such a one would be listed as a name that nothing can be done with.
+/// Removes whiteouts that hide nothing. Overlayfs filters whiteouts only where it merges
+/// directories; elsewhere it would list an unusable name.
 fn drop_idle_whiteouts(
     root: &OwnedFd,
     below: &OwnedFd,
@@ -77,7 +77,7 @@ fn drop_idle_whiteouts(
         .map(|path| (path, false))
         .chain(marks)
         .collect();
-    // As one meets them in the tree: all that is below a directory comes next after it.
+    // In tree order: a directory's content comes right after it.
     order.sort_by(|(a, _), (b, _)| names(a).cmp(names(b)));
     let mut hidden: Option<&CleanPath> = None;
     for (path, is_opaque) in order {
@@ -107,7 +107,7 @@ fn is_below(path: &CleanPath, dir: &CleanPath) -> bool {
     rest.is_some_and(|rest| !rest.is_empty() && (dir.is_root() || rest[0] == b'/'))
 }
 
-/// Whether something is at exactly this path, no symlink followed.
+/// Whether a file of any type is at exactly this path, without following symlinks.
 fn has(view: &OwnedFd, path: &CleanPath) -> rustix::io::Result<bool> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -118,13 +118,13 @@ fn has(view: &OwnedFd, path: &CleanPath) -> rustix::io::Result<bool> {
     }
 }
 
-/// Gives directories that the archive only implied the attributes that the layers below show.
+/// Gives directories that the archive only implies the attributes of the layers below.
 fn inherit(root: &OwnedFd, below: &OwnedFd, implied: &[CleanPath]) -> rustix::io::Result<()> {
     for path in implied {
         let Ok(dir) = open_dir(root, path, ResolveFlags::empty()) else {
             continue;
         };
-        // Where there is none, or another kind of file, this directory has no past.
+        // Without a lower directory there is nothing to inherit.
         if let Ok(source) = open_dir(below, path, ResolveFlags::NO_SYMLINKS) {
             copy_attributes(&source, &dir)?;
         }

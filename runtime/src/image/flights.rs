@@ -1,4 +1,4 @@
-//! Pulls under way: of one reference with the same credentials there is one at a time.
+//! Pulls in progress: at most one per reference and credentials.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -16,7 +16,6 @@ use super::registry::auth::Auth;
 pub(super) type Outcome = Result<Digest, PullError>;
 pub(super) type Key = (String, Auth);
 
-/// Pulls under way.
 #[derive(Default)]
 pub(super) struct Flights(pub(super) Mutex<HashMap<Key, Weak<Flight>>>);
 
@@ -28,23 +27,23 @@ impl Flights {
             Some((reference.clone(), flight))
         });
         let found: Vec<_> = flights.collect();
-        // Whoever holds the last one ends the pull: not under the lock.
-        let told = found.into_iter().map(|(reference, flight)| PullUnderWay {
+        // The drop of a last handle ends the pull: not under the lock.
+        let pulls = found.into_iter().map(|(reference, flight)| PullUnderWay {
             reference,
             progress: flight.progress.get(),
             seconds: flight.since.elapsed().as_secs(),
         });
-        told.collect()
+        pulls.collect()
     }
 
-    /// Forgets pulls that are over, and with them the credentials they were asked with.
+    /// Forgets ended pulls, and with them their credentials.
     pub(super) fn tidy(&self) {
         let mut flights = self.0.lock();
         flights.retain(|_, flight| flight.strong_count() > 0);
     }
 }
 
-/// One pull; it is given up when nobody holds it.
+/// One pull; it is cancelled when its last handle is dropped.
 pub(super) struct Flight {
     pub(super) outcome: watch::Receiver<Option<Outcome>>,
     pub(super) _task: AbortOnDropHandle<()>,
@@ -52,7 +51,7 @@ pub(super) struct Flight {
     pub(super) since: Instant,
 }
 
-/// A pull under way, for who wants to know how far it is.
+/// A pull in progress, for reports.
 #[derive(Debug, Clone)]
 pub struct PullUnderWay {
     pub reference: String,

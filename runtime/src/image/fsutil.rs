@@ -1,5 +1,5 @@
-//! What is asked of file systems in several places: entries by a directory's descriptor and a name, attributes, room,
-//! durable removal, and the parts of a file that are no holes.
+//! File system helpers: entries by directory descriptor and name, attributes, free room, durable
+//! removal, and the data of sparse files.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -13,8 +13,8 @@ use rustix::path::Arg;
 
 use crate::replace::sync_parent;
 
-/// Bytes and inodes that may be used below `path`: never more than leaves the disk a tenth of what
-/// is free. File systems that do not count inodes have enough of them.
+/// Usable bytes and inodes below `path`: all free ones but a tenth. A file system that does not
+/// count inodes has enough of them.
 pub(super) fn room(path: &Path) -> io::Result<(u64, u64)> {
     let disk = rustix::fs::statvfs(path)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -26,7 +26,7 @@ pub(super) fn room(path: &Path) -> io::Result<(u64, u64)> {
     Ok((free - free / 10, inodes - inodes / 10))
 }
 
-/// Removes a file, durably; one that is not there is removed already.
+/// Removes a file durably; a missing one counts as removed.
 pub(super) fn remove_durably(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -39,7 +39,7 @@ pub(super) fn is(stat: &Stat, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == kind
 }
 
-/// What the kernel says of an entry, a link itself.
+/// The status of an entry, without following a symlink.
 pub(super) fn stat(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Stat> {
     statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -49,13 +49,13 @@ pub(super) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<O
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// Opens whatever is there: the caller looks at its type. Never waits for the writer of a fifo put there meanwhile.
+/// Opens a file of any type, which the caller checks. Never waits for the writer of a fifo.
 pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
-/// What a call writes into a buffer of a size that mostly does, or else of the kernel's largest.
+/// The output of a call that fills a buffer: first a small one, else one of the kernel's largest.
 pub(super) fn filled(
     mut write: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
@@ -71,14 +71,14 @@ pub(super) fn filled(
     Ok(large)
 }
 
-/// The next part of a file that is no hole, from `at` on.
+/// The next range of data (not a hole) from `at` on.
 pub(super) fn data_from(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
     }
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),
-        // A file system that knows no holes.
+        // A file system that does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         start => start?,
     };
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_gone_is_removed_already() {
+    fn a_missing_file_counts_as_removed() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("a.json");
         fs::write(&path, b"one").unwrap();

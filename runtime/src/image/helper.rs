@@ -1,6 +1,5 @@
-//! The daemon's side of the unpack helper: started for one stream, fed with it, and awaited.
-//!
-//! A dropped future kills the helper.
+//! The daemon's side of the unpack helper: starts it for one stream, feeds it and awaits it. A
+//! dropped future kills the helper.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,38 +17,38 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::error::Error;
 use super::images::Shared;
 
-/// A helper's last words.
+/// The most bytes of a helper's error text.
 const STDERR_MAX: u64 = 4096;
 
-/// End of a helper.
+/// Result of a helper's run.
 pub(super) struct Ended {
     /// Whether it read its input to the end.
     pub(super) took_all: bool,
     status: ExitStatus,
-    words: Vec<u8>,
+    message: Vec<u8>,
 }
 
 impl Ended {
-    /// Why it failed, if it did.
+    /// The reason of its failure, if it failed.
     pub(super) fn fault(&self) -> Option<String> {
         if self.status.success() {
             let why = "the helper ended before its input did";
             return (!self.took_all).then(|| why.to_owned());
         }
-        Some(match String::from_utf8_lossy(&self.words).trim() {
+        Some(match String::from_utf8_lossy(&self.message).trim() {
             "" => self.status.to_string(),
-            words => words.to_owned(),
+            message => message.to_owned(),
         })
     }
 }
 
 impl Shared {
-    /// Runs the helper over a stream. It works in `dir` and reports into `said`; `each` is given every
-    /// piece before the helper is, `stalled` makes the error of a helper that takes none, or does not end.
+    /// Runs the helper over a stream. It works in `dir` and writes to `report`; `each` gets every
+    /// piece first; `stalled` makes the error of a helper that takes none, or does not end.
     pub(super) async fn run_helper<E: From<Error>>(
         &self,
         (kind, dir, limits): (&str, &Path, &[u64]),
-        said: &File,
+        report: &File,
         stream: BoxStream<'static, Result<Bytes, E>>,
         each: impl FnMut(&Bytes) -> Result<(), E>,
         stalled: impl Fn() -> Error,
@@ -57,32 +56,32 @@ impl Shared {
         let mut args = vec![OsString::from(kind), dir.into()];
         args.extend(limits.iter().map(|limit| limit.to_string().into()));
         let failed = |step| Error::io("unpack helper", step, dir);
-        let mut child = self.spawn(&args, said).map_err(failed("start"))?;
+        let mut child = self.spawn(&args, report).map_err(failed("start"))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
         let feed = pin!(self.feed(stdin, stream, each, &stalled));
-        let words = pin!(read_some(stderr, STDERR_MAX));
-        let patience = self.options.progress_timeout;
-        let (took_all, words) = match select(feed, words).await {
-            // The stream's own fault comes first: the helper only saw it end too soon.
-            Either::Left((fed, words)) => {
+        let message = pin!(read_some(stderr, STDERR_MAX));
+        let timeout = self.options.progress_timeout;
+        let (took_all, message) = match select(feed, message).await {
+            // The stream's own error comes first: the helper only saw an early end.
+            Either::Left((fed, message)) => {
                 let took_all = fed?;
-                let words = tokio::time::timeout(patience, words).await;
-                (took_all, words.map_err(|_| stalled())?)
+                let message = tokio::time::timeout(timeout, message).await;
+                (took_all, message.map_err(|_| stalled())?)
             }
-            // It has ended: nobody waits for the rest of the stream.
-            Either::Right((words, _)) => (false, words),
+            // The helper has ended: the rest of the stream is not needed.
+            Either::Right((message, _)) => (false, message),
         };
-        // It may have closed its end and go on.
-        let status = tokio::time::timeout(patience, child.wait()).await;
+        // It may have closed its end and still run.
+        let status = tokio::time::timeout(timeout, child.wait()).await;
         let status = status.map_err(|_| stalled())?.map_err(failed("await"))?;
         Ok(Ended {
             took_all,
             status,
-            words,
+            message,
         })
     }
 
-    fn spawn(&self, own: &[OsString], said: &File) -> std::io::Result<Child> {
+    fn spawn(&self, own: &[OsString], report: &File) -> std::io::Result<Child> {
         let helper = self.options.unpack_helper.split_first();
         let (program, args) = helper.ok_or(std::io::ErrorKind::NotFound)?;
         Command::new(program)
@@ -91,13 +90,13 @@ impl Shared {
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
-            .stdout(said.try_clone()?)
+            .stdout(report.try_clone()?)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
     }
 
-    /// Passes the stream on. False if the helper closed its end: then its exit shows why.
+    /// Passes the stream on. False if the helper closed its end; its exit status shows why.
     async fn feed<E: From<Error>>(
         &self,
         stdin: Option<ChildStdin>,
@@ -122,11 +121,11 @@ impl Shared {
     }
 }
 
-/// What a pipe gives, up to a bound; more is left unread, and the helper ends on the closed pipe.
+/// Reads a pipe up to a bound. The rest is left unread, and the helper ends on the closed pipe.
 async fn read_some(pipe: Option<impl AsyncRead + Unpin>, max: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // What was read before an error is all there is to judge by.
+        // After an error the bytes so far are the message.
         let _ = pipe.take(max).read_to_end(&mut bytes).await;
     }
     bytes

@@ -1,4 +1,4 @@
-//! The handle to all images: what is asked of the store alone.
+//! The handle to all images: operations that need the store alone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,57 +17,55 @@ use super::turns::{self, Turns};
 use super::unpack::limits::TreeBounds;
 use crate::host::lookup::Lookups;
 
-/// Options of an image store.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `<root>/roots`: `<id>/rootfs` below it is made and removed here.
     pub roots_dir: PathBuf,
-    /// Where image volumes are mounted; may be on another file system, best one that a reboot clears.
+    /// Mount points of image volumes; may be on another file system, best one cleared by a reboot.
     pub volumes_dir: PathBuf,
     /// Program and leading arguments of the unpack helper: `[<cairn>, "unpack"]`.
     pub unpack_helper: Vec<OsString>,
-    /// Where `<host>/hosts.toml` is looked for at each pull (CRI-410).
+    /// Directory in which each pull looks for `<host>/hosts.toml` (CRI-410).
     pub registry_config_dir: PathBuf,
     pub lookups: Lookups,
     /// Layers transferred and unpacked at once.
     pub turns: turns::Bounds,
     pub image: TreeBounds,
-    /// Bytes that the first content of one container's VOLUMEs may have.
+    /// The most bytes of the initial content of one container's VOLUMEs.
     pub max_volume_bytes: u64,
-    /// A transfer that moves no byte, and a helper that takes none, is given up (CRI-406).
+    /// A transfer without a byte, or a helper that takes none, fails after this time (CRI-406).
     pub progress_timeout: Duration,
-    /// By registry: hosts of token services, besides its own, that its credentials may go to.
+    /// By registry: hosts of further token services that may get its credentials.
     pub token_services: BTreeMap<String, Vec<String>>,
-    /// Images to be pinned when they arrive, by full reference (CRI-178).
+    /// Images to pin on arrival, by full reference (CRI-178).
     pub pinned: Vec<Reference>,
 }
 
 /// Disk usage of the layers (CRI-176).
 #[derive(Debug, Clone)]
 pub struct FsInfo {
-    /// A directory of the file system that holds the layers.
+    /// A directory of the file system with the layers.
     pub mountpoint: PathBuf,
     pub used_bytes: u64,
     pub inodes_used: u64,
 }
 
-/// All images of this machine.
 #[derive(Clone)]
 pub struct Images(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) store: Arc<Store>,
-    /// One is held while a layer is transferred and unpacked.
+    /// One is taken while a layer is transferred and unpacked.
     pub(super) turns: Arc<Turns>,
     pub(super) options: Options,
     pub(super) clients: Arc<Clients>,
     pub(super) flights: Flights,
-    /// Held while an archive takes room: all of it is on the disk beside what it unpacks to.
+    /// Locked while an archive takes room: all of it is on the disk beside the unpacked image.
     pub(super) imports: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
-    /// Pins an image that has come, if the configuration names it by one of these.
+    /// Pins a new image if one of its names is configured.
     pub(super) async fn pin_if_configured(
         &self,
         names: &[Reference],
@@ -83,8 +81,8 @@ impl Shared {
 }
 
 impl Images {
-    /// The image that `text` names: an id with or without `sha256:`, a reference in any form, or
-    /// the beginning of an id (CRI-171). None if it is not here, or if the text names nothing.
+    /// The image for `text`: an id with or without `sha256:`, a reference in any form, or the
+    /// beginning of an id (CRI-171). `None` if it is not here, or if the text is invalid.
     pub fn resolve(&self, text: &str) -> Result<Option<Arc<ImageRecord>>, Error> {
         let store = &self.0.store;
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
@@ -110,7 +108,7 @@ impl Images {
         }
     }
 
-    /// The config of an image as it came (CRI-177).
+    /// The unchanged config of an image (CRI-177).
     pub async fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
         let (store, id) = (self.0.store.clone(), id.clone());
         blocking(move || store.config_json(&id)).await
@@ -121,8 +119,8 @@ impl Images {
         self.0.store.list()
     }
 
-    /// Removes the image that `text` names, with all its names. Not here is fine (CRI-175). Layers
-    /// that a container or volume uses stay until that goes.
+    /// Removes the image for `text` with all its names; a missing one counts as removed (CRI-175).
+    /// Layers that a container or volume uses stay until the use ends.
     pub async fn remove(&self, text: &str) -> Result<(), Error> {
         let Some(image) = self.resolve(text)? else {
             return Ok(());
@@ -131,13 +129,13 @@ impl Images {
         blocking(move || store.remove(&image.id)).await
     }
 
-    /// Pulls under way, and how far they are (CRI-909).
+    /// Pulls in progress, with their progress (CRI-909).
     pub fn pulls(&self) -> Vec<PullUnderWay> {
         self.0.flights.under_way()
     }
 
-    /// Moves a directory that is of no use any more out of sight and removes it in the background. One that cannot be moved
-    /// stays, and the log says why.
+    /// Moves an unneeded directory to the trash and removes it in the background. If it cannot be
+    /// moved, it stays and the cause is logged.
     pub async fn discard(&self, dir: &Path) {
         let (store, dir) = (self.0.store.clone(), dir.to_owned());
         let discarding = blocking(move || {
@@ -146,11 +144,11 @@ impl Images {
             }
             Ok(())
         });
-        // Only a panic would be an error; the directory stays then.
+        // Only a panic is an error; the directory stays then.
         let _ = discarding.await;
     }
 
-    /// From memory; layers are counted when they are unpacked.
+    /// From memory: layers are counted when they are unpacked.
     pub fn fs_info(&self) -> FsInfo {
         let (used_bytes, inodes_used) = self.0.store.usage();
         FsInfo {

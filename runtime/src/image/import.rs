@@ -1,4 +1,4 @@
-//! Import of images from an archive (CRI-456): a tar of an OCI layout, or of `docker save`. Blobs of
+//! Imports images from an archive (CRI-456): a tar of an OCI layout, or of `docker save`. Blobs of
 //! other platforms may be missing.
 
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use super::reference::Reference;
 use super::spool;
 use super::store::record::Names;
 
-/// An image that was imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     pub id: Digest,
@@ -45,7 +44,7 @@ pub(super) async fn import(
     let reading = archive.clone();
     let found = blocking(move || reading.images()).await?;
     if found.is_empty() {
-        return Err(bad("no image for this platform in it"));
+        return Err(bad("it has no image for this platform"));
     }
     if name.is_some() && found.len() > 1 {
         return Err(bad(format!(
@@ -94,7 +93,7 @@ struct Found {
 }
 
 impl Archive {
-    /// The images in it that this machine can run. Blocking.
+    /// The images that this machine can run. Blocking.
     fn images(&self) -> Result<Vec<Found>, Error> {
         if let Some(index) = self.named("index.json", MANIFEST_MAX)? {
             let Document::Index(entries) = manifest::parse("index.json", &index)? else {
@@ -112,7 +111,7 @@ impl Archive {
         }
     }
 
-    /// The image an entry of `index.json` leads to; none if it is for other machines only.
+    /// The image of an entry of `index.json`; `None` if it is for other machines only.
     fn image_of(&self, entry: &IndexEntry, only: bool) -> Result<Option<Found>, Error> {
         if !only
             && entry.platform.is_some()
@@ -131,7 +130,7 @@ impl Archive {
             return Err(bad("indexes nested too deeply"));
         };
         let config = spool::Document::of(self.blob(&manifest.config, CONFIG_MAX)?);
-        // A bare word is a tag without a name: of no use here.
+        // A bare word is a tag without a name, and is ignored.
         let named = |n: &&String| n.contains(['/', ':']);
         let names = entry.name.iter().filter(named).map(|n| n.parse());
         let names = names.collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! Config and layers of one image into the store: the common part of pull and import.
+//! Stores config and layers of one image: the common part of pull and import.
 //!
 //! ```text
 //! per layer, in parallel     lock(chain, host) ─► present? ─► turn ─► stream + unpack ─┐
@@ -6,9 +6,9 @@
 //! last                                                        record, then names
 //! ```
 //!
-//! Two images that share layers of one host wait for each other's only from the shared ones up, never
-//! in a ring: a chain id names all that is below it, so locks are needed in the same order by all.
-//! Where two hosts send the same layer, who has it first commits it.
+//! Two images that share layers of one host wait for each other only from the shared layers up.
+//! This cannot deadlock: a chain id covers all layers below it, so that all take the locks in one
+//! order. If two hosts send the same layer, the first one that has it commits it.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -30,30 +30,30 @@ use super::store::index::Store;
 use super::store::record::{BadRecord, ImageRecord, Names, parse_config};
 use crate::spans;
 
-/// The attribute that names a layer.
+/// The span attribute of a layer.
 const LAYER: &str = "cairn.layer";
 
 /// Source of blobs: a registry, or an archive.
 pub(super) trait Source: Send + Sync + 'static {
     type Error: From<Error> + Display + Send + 'static;
 
-    /// Who is busy with sending: turns are shared out by it.
+    /// The sender, by which turns are shared out.
     fn host(&self) -> &str;
 
-    /// The blob's bytes as they come; the reader checks size and digest.
+    /// The stream of the blob; the reader checks size and digest.
     fn open(&self, blob: &Descriptor) -> impl Future<Output = Opened<Self::Error>> + Send;
 }
 
 pub(super) type Opened<E> = Result<BoxStream<'static, Result<Bytes, E>>, E>;
 
-/// A layer that is being made here; the guard lets others wait for it.
+/// A layer in progress; others wait for its guard.
 struct Made {
     _guard: OwnedMutexGuard<()>,
-    /// None: somebody else has committed it meanwhile.
+    /// `None`: another pull has committed it meanwhile.
     unpacked: Option<Unpacked>,
 }
 
-/// Stores the image and gives it `names`. Only what is missing is fetched.
+/// Stores the image under `names`. Fetches only missing layers.
 pub(super) async fn ingest<S: Source>(
     shared: &Arc<Shared>,
     manifest: &ImageManifest,
@@ -78,8 +78,8 @@ pub(super) async fn ingest<S: Source>(
         let (blob, progress, budget) = (layers[at].clone(), progress.clone(), budget.clone());
         let digest = blob.digest.clone();
         let work = async move {
-            // Those who fetch it from the same host fetch it once; whoever has it from another host
-            // does not wait for this one.
+            // Pulls from one host fetch it once; a pull from another host does not wait for this
+            // one.
             let lock = shared.store.layer_lock(&chain_id.with(source.host()));
             let guard = lock.lock_owned().await;
             let mut made = Made {
@@ -132,7 +132,7 @@ async fn described(
     .await
 }
 
-/// Commits layers as they come, each after the one below it.
+/// Commits layers as they arrive, each after the one below it.
 async fn commit_in_order<E: From<Error> + 'static>(
     store: &Arc<Store>,
     record: &ImageRecord,
@@ -159,7 +159,7 @@ async fn commit_in_order<E: From<Error> + 'static>(
                 let what = chain_id.clone();
                 let commit = blocking(move || {
                     let _one = one;
-                    // Given up meanwhile, by all: then the layer goes as it comes.
+                    // If all pulls were cancelled, the layer is removed after the commit.
                     let _hold = store.hold(std::slice::from_ref(&chain_id));
                     if store.has_layer(&chain_id) {
                         return Ok(());

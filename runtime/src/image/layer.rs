@@ -1,11 +1,11 @@
-//! From a layer's stream to a committed layer: feed the helper, check both digests, finish the
-//! tree with what only the daemon can do, make it durable, commit.
+//! Turns a layer's stream into a committed layer: feeds the helper, checks both digests, completes
+//! the tree, makes it durable, and commits it.
 //!
 //! ```text
 //! stream ──► digest ──► helper (own process) ──► tmp/<n>/fs ──► marks ──► syncfs ──► rename
 //! ```
 //!
-//! Nothing counts before the rename. A dropped future kills the helper and removes `tmp/<n>`.
+//! A layer exists only after the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,10 +30,10 @@ use super::unpack::limits::TreeBounds;
 use super::unpack::{LAYER, REPORT_MAX, Report, Summary};
 use super::verify::inventory::{self, Sums};
 
-/// Held while a long report is in memory: what is left to do for it may take a while.
+/// Locked while a long report is in memory: the work on it may take a while.
 static LONG_REPORT: Mutex<()> = Mutex::new(());
 
-/// What an image may still come to, as its layers are unpacked one beside the other.
+/// The remaining room of an image while its layers are unpacked in parallel.
 pub(super) struct Budget {
     bounds: TreeBounds,
     /// Bytes and files.
@@ -41,7 +41,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Takes what a layer, or several, came to; too much is an error.
+    /// Subtracts the usage of a layer, or of several; an excess is an error.
     fn take(&self, bytes: u64, files: u64) -> Result<(), Error> {
         let mut left = self.left.lock();
         let refuse = |what, max, key| Err(Error::TooLarge { what, max, key });
@@ -59,13 +59,13 @@ impl Budget {
 /// A layer's tree in `tmp/`, checked, not yet committed.
 pub(super) struct Unpacked {
     tmp: TempDir,
-    /// The helper's report, and what of it is kept in memory.
-    said: Document,
+    /// The helper's report, and the part of it that stays in memory.
+    report: Document,
     summary: Summary,
 }
 
 impl Shared {
-    /// What is left for an image of which layers of so many bytes and files are here.
+    /// The budget of an image of which so many bytes and files are already in the store.
     pub(super) fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
         let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));
@@ -86,9 +86,9 @@ impl Shared {
         let tmp = self.store.scratch.temp_dir()?;
         let fs = tmp.path.join("fs");
         std::fs::create_dir(&fs).map_err(Error::io("layer", "create", &fs))?;
-        // A file, so that a report that is long, and waits for its turn, takes no memory.
-        let said = tempfile::tempfile_in(&tmp.path);
-        let said = said.map_err(Error::io("unpack helper", "make a report for", &fs))?;
+        // In a file: a long report that waits for its turn takes no memory.
+        let report = tempfile::tempfile_in(&tmp.path);
+        let report = report.map_err(Error::io("unpack helper", "make a report for", &fs))?;
         let room = super::fsutil::room(&fs);
         let (bytes, inodes) = room.map_err(Error::io("layer", "look for room at", &fs))?;
         let left = *budget.left.lock();
@@ -107,17 +107,21 @@ impl Shared {
         };
         let stalled = || blob.fault("unpacking made no progress");
         let helper = (LAYER, &*fs, &limits[..]);
-        let ended = self.run_helper(helper, &said, stream, each, stalled);
+        let ended = self.run_helper(helper, &report, stream, each, stalled);
         let ended = ended.await?;
         ended_well(blob, hasher, &ended)?;
         let (blob, diff_id) = (blob.clone(), diff_id.clone());
-        let (said, summary) = blocking(move || judge(&blob, &diff_id, said)).await?;
+        let (report, summary) = blocking(move || check_report(&blob, &diff_id, report)).await?;
         budget.take(summary.disk_bytes, summary.inodes)?;
-        Ok(Unpacked { tmp, said, summary })
+        Ok(Unpacked {
+            tmp,
+            report,
+            summary,
+        })
     }
 }
 
-/// Whether the helper got what the blob's size and digest say, and was content with it.
+/// Checks that the helper got the blob's size and digest, and succeeded.
 fn ended_well(blob: &Descriptor, fed: Hasher, ended: &Ended) -> Result<(), Error> {
     if ended.took_all {
         if blob.size.is_some_and(|size| fed.bytes() != size) {
@@ -132,14 +136,18 @@ fn ended_well(blob: &Descriptor, fed: Hasher, ended: &Ended) -> Result<(), Error
     why.map_or(Ok(()), |why| Err(blob.fault(format!("unpack: {why}"))))
 }
 
-/// The helper's report, if it is about the layer that the config means. Blocking.
-fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, Summary), Error> {
+/// Reads the helper's report, which must be about the config's layer. Blocking.
+fn check_report(
+    blob: &Descriptor,
+    diff_id: &Digest,
+    report: File,
+) -> Result<(Document, Summary), Error> {
     let unreadable = |e: String| blob.fault(format!("unpack: unreadable report: {e}"));
-    let said = Document::from_file(said).map_err(|e| unreadable(e.to_string()))?;
-    if said.bytes > REPORT_MAX {
-        return Err(unreadable(format!("of {} bytes", said.bytes)));
+    let report = Document::from_file(report).map_err(|e| unreadable(e.to_string()))?;
+    if report.bytes > REPORT_MAX {
+        return Err(unreadable(format!("of {} bytes", report.bytes)));
     }
-    let summary = said
+    let summary = report
         .read(|bytes| serde_json::from_slice::<Summary>(bytes).map_err(|e| e.to_string()))
         .map_err(|e| unreadable(e.to_string()))?
         .map_err(unreadable)?;
@@ -147,11 +155,11 @@ fn judge(blob: &Descriptor, diff_id: &Digest, said: File) -> Result<(Document, S
         let got = &summary.diff_id;
         return Err(blob.fault(format!("unpacks to {got}, but the config says {diff_id}")));
     }
-    Ok((said, summary))
+    Ok((report, summary))
 }
 
 impl Unpacked {
-    /// Finishes the tree upon `lowers` (topmost first), makes it durable and commits it. Blocking.
+    /// Completes the tree upon `lowers` (topmost first), makes it durable and commits it. Blocking.
     pub(super) fn commit(
         self,
         store: &Store,
@@ -163,9 +171,9 @@ impl Unpacked {
         let root: OwnedFd = File::open(&fs)
             .map_err(Error::io("layer", "open", &fs))?
             .into();
-        let long = self.said.is_long().then(|| LONG_REPORT.lock());
+        let long = self.report.is_long().then(|| LONG_REPORT.lock());
         let report = self
-            .said
+            .report
             .read(|bytes| serde_json::from_slice::<Report>(bytes));
         let report = report.map_err(Error::layer(chain_id, "report"))?;
         let report = report.map_err(Error::layer(chain_id, "report"))?;
@@ -173,8 +181,8 @@ impl Unpacked {
         let sums = report.sums().map_err(Error::layer(chain_id, "report"))?;
         drop(report);
         crate::fault::point("image.layer.flush").map_err(Error::layer(chain_id, "fault"))?;
-        // One flush for all the layer's files (CRI-445); records are written only after it. The disk is busy with it while
-        // the inventory is made.
+        // One flush for all files of the layer (CRI-445), before any record is written. The
+        // inventory is made while the disk is busy with it.
         let (flushed, tree) = std::thread::scope(|scope| {
             let flush =
                 std::thread::Builder::new().spawn_scoped(scope, || rustix::fs::syncfs(&root));
@@ -190,7 +198,7 @@ impl Unpacked {
         flushed.map_err(Error::layer(chain_id, "flush"))?;
         let tree = tree.map_err(Error::layer(chain_id, "inventory"))?;
         if tree.is_none() {
-            tracing::warn!(layer = %chain_id, "its tree is too large for an inventory: it cannot be verified");
+            tracing::warn!(layer = %chain_id, "tree too large for an inventory: cannot verify it");
         }
         crate::fault::point("image.layer.commit").map_err(Error::layer(chain_id, "fault"))?;
         let info = LayerInfo {
@@ -205,7 +213,7 @@ impl Unpacked {
         store.commit_layer(&self.tmp, info)
     }
 
-    /// Writes down what is in the finished tree, durably.
+    /// Writes the inventory of the finished tree, durably.
     fn inventory(&self, root: &OwnedFd, sums: &Sums) -> std::io::Result<Option<Digest>> {
         let path = self.tmp.path.join(INVENTORY);
         let file = File::create_new(&path)?;

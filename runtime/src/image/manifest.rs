@@ -1,4 +1,4 @@
-//! Manifests and indexes of OCI and Docker (CRI-401 to CRI-403): parsed leniently, chosen strictly.
+//! Manifests and indexes of OCI and Docker (CRI-401 to CRI-403): lenient parsing, strict choice.
 //! Pure.
 
 use serde::Deserialize;
@@ -7,12 +7,12 @@ use super::digest::Digest;
 use super::error::Error;
 use super::store::record::LAYERS_MAX;
 
-/// Bytes of a manifest or index taken.
+/// The longest manifest or index, in bytes.
 pub(super) const MANIFEST_MAX: u64 = 4 << 20;
-/// Bytes of an image config taken.
+/// The longest image config, in bytes.
 pub(super) const CONFIG_MAX: u64 = 4 << 20;
 const INDEX_ENTRIES_MAX: usize = 1000;
-/// Bytes of a media type kept.
+/// The longest media type that is kept, in characters.
 const NAME_MAX: usize = 200;
 
 /// Accepted media types, best first.
@@ -21,17 +21,16 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// A blob as a manifest names it. Those of a `docker save` archive come without digest and size.
+/// A blob in a manifest. Blobs of a `docker save` archive have no digest and size.
 #[derive(Debug, Clone)]
 pub(super) struct Descriptor {
     pub digest: Option<Digest>,
     pub size: Option<u64>,
-    /// Media type, or the file's name in an archive: what an error calls it by.
+    /// Media type, or the file's name in an archive; the name of the blob in errors.
     pub name: String,
 }
 
 impl Descriptor {
-    /// An error about this blob.
     pub(super) fn fault(&self, why: impl Into<String>) -> Error {
         let digest = self.digest.as_ref();
         Error::Blob {
@@ -41,7 +40,6 @@ impl Descriptor {
     }
 }
 
-/// An error about the manifest `what`.
 pub(super) fn fault(what: &str, why: impl Into<String>) -> Error {
     Error::Manifest {
         manifest: what.to_owned(),
@@ -49,7 +47,7 @@ pub(super) fn fault(what: &str, why: impl Into<String>) -> Error {
     }
 }
 
-/// A document found in place of a manifest: an index or a manifest.
+/// An index or a manifest, whichever a name led to.
 #[derive(Debug)]
 pub(super) enum Document {
     Image(ImageManifest),
@@ -69,7 +67,7 @@ pub(super) struct IndexEntry {
     pub digest: Digest,
     pub size: u64,
     pub platform: Option<Platform>,
-    /// An artifact's or attestation's entry, not an image's.
+    /// An entry of an artifact or attestation, not of an image.
     pub artifact: bool,
     /// The name given by annotations (CRI-456).
     pub name: Option<String>,
@@ -95,7 +93,7 @@ struct RawDescriptor {
     annotations: Option<Annotations>,
 }
 
-/// Those that count.
+/// The annotations that are read.
 #[derive(Deserialize, Default)]
 struct Annotations {
     #[serde(rename = "vnd.docker.reference.type")]
@@ -182,7 +180,7 @@ fn index_entry(raw: RawDescriptor) -> IndexEntry {
     }
 }
 
-/// The entry for this host (CRI-402): exact variant first, then lesser ones it can run.
+/// The entry for this host (CRI-402): the exact variant first, then lower ones that it can run.
 pub(super) fn choose<'a>(what: &str, entries: &'a [IndexEntry]) -> Result<&'a IndexEntry, Error> {
     choose_for(what, entries, &host_platform())
 }
@@ -197,7 +195,7 @@ fn choose_for<'a>(
     if let Some((_, best)) = known.min_by_key(|(rank, _)| *rank) {
         return Ok(best);
     }
-    // An index of one image without a platform, as layouts of single images are.
+    // An index of one image without a platform, as in layouts of single images.
     let mut unmarked = images().filter(|e| e.platform.is_none());
     if let (Some(only), None) = (unmarked.next(), unmarked.next()) {
         return Ok(only);
@@ -214,7 +212,7 @@ fn choose_for<'a>(
     Err(fault(what, why))
 }
 
-/// How well an entry fits; 0 is best, none is not at all.
+/// How well an entry fits: 0 is best, `None` means not at all.
 fn rank(offered: &Platform, host: &Platform) -> Option<usize> {
     if offered.os != host.os || offered.architecture != host.architecture {
         return None;
@@ -234,7 +232,7 @@ fn rank(offered: &Platform, host: &Platform) -> Option<usize> {
         .position(|variant| *variant == offered.variant)
 }
 
-/// This machine as an index names it.
+/// This machine's platform in the terms of an index.
 fn host_platform() -> Platform {
     let (architecture, variant) = match std::env::consts::ARCH {
         "x86_64" => ("amd64", x86_level()),

@@ -3,13 +3,13 @@
 //! ```text
 //!  pull ──► registry ─┐                        ┌─► layer ──► `cairn unpack` (own process)
 //!           import  ──┴─► manifest ─► ingest ──┤
-//!                                              └─► store: records, layers, who uses what
+//!                                              └─► store: records, layers, uses
 //!                   container root, image volume ◄─ rootfs, volume ◄┘
 //! ```
 //!
-//! An image *is* its config: its id is the config's digest, and everything else (tags, digests)
-//! are names for it. `Images` is a cheap handle; all work it starts ends with the future that
-//! asked for it, but for a pull that several wait for, which ends with the last of them.
+//! An image *is* its config: its id is the config's digest, and tags and digests are names for it.
+//! `Images` is a cheap handle. All work that it starts ends with the calling future, except a pull
+//! that several callers wait for, which ends with the last of them.
 
 #![expect(
     clippy::disallowed_methods,
@@ -74,8 +74,8 @@ use store::index::Store;
 use turns::Turns;
 
 impl Images {
-    /// Opens, or makes, the store at `root`. The caller keeps others out of it. What a crash left
-    /// is finished: half-made layers go, records that cannot be read stay, uses are found again.
+    /// Opens or makes the store at `root`; the caller excludes other processes. Recovers from a
+    /// crash: incomplete layers are removed, unreadable records stay, uses are found again.
     pub fn open(root: &Path, options: Options) -> Result<Self, Error> {
         let store = Store::open(root)?;
         let images = Self(Arc::new(Shared {
@@ -101,7 +101,7 @@ impl Images {
     }
 
     /// Imports every image of an archive (CRI-456): an OCI layout or `docker save`, plain or
-    /// compressed; `name` renames the only one. Waits for an import that is under way.
+    /// compressed; `name` renames a single one. Waits for a running import.
     pub async fn import(
         &self,
         from: impl AsyncRead + Send + Unpin + 'static,

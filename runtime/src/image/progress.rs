@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Progress of a pull or import. Shared with whoever asks; writers never wait.
+/// Shared with readers; writers never wait.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Counts>);
 
@@ -14,7 +14,7 @@ struct Counts {
 }
 
 impl Progress {
-    /// Bytes of layers handed to the unpacker so far, and bytes announced.
+    /// Bytes of layers passed to the unpacker so far, and bytes announced.
     pub fn get(&self) -> (u64, u64) {
         (
             self.0.moved.load(Ordering::Relaxed),

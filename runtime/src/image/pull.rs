@@ -1,12 +1,12 @@
-//! PullImage (CRI-170, CRI-400 to CRI-408): what a reference means now, and what of it is missing.
+//! PullImage (CRI-170, CRI-400 to CRI-408): resolves a reference and fetches missing parts.
 //!
 //! ```text
 //! reference ─► HEAD ─► known here under this repository? ─► names only, done
 //!                └──► manifest ─► index? choose ─► manifest ─► config ─► layers (ingest) ─► names
 //! ```
 //!
-//! Pulls of one reference with the same credentials are one: whoever comes later waits with the
-//! first. When the last of them is gone, so is the work.
+//! Calls for one reference with the same credentials share one pull, which ends with the last of
+//! them.
 
 use std::sync::{Arc, Weak};
 
@@ -32,12 +32,12 @@ use super::spool::{self, Spool};
 use super::store::record::{ImageRecord, Names};
 use crate::spans;
 
-/// The attribute that names an image.
+/// The span attribute of an image.
 const IMAGE: &str = "cairn.image";
 
 impl Images {
-    /// Pulls an image and gives its id. `progress` is that of the pull this one joins, if it joins
-    /// one: the first caller's. Dropping the future gives the pull up, unless others wait for it.
+    /// Pulls an image and returns its id. A call that joins a pull leaves `progress` unused: the
+    /// first caller's counts. Dropping the future cancels the pull, unless others wait for it.
     pub async fn pull(
         &self,
         reference: &str,
@@ -63,15 +63,15 @@ impl Images {
         {
             return flight;
         }
-        let (tell, outcome) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         let (shared, progress) = (self.0.clone(), progress.clone());
         let own = progress.clone();
         let asker = spans::here();
         let task = tokio::spawn(async move {
             let work = pull(&shared, &reference, &auth, &progress);
             let result = asker.scope(work).await;
-            // Nobody listens any more: then nobody needs the answer.
-            let _ = tell.send(Some(result));
+            // An error means that no caller waits.
+            let _ = sender.send(Some(result));
         });
         let flight = Arc::new(Flight {
             outcome,
@@ -84,7 +84,7 @@ impl Images {
     }
 }
 
-/// Hosts for images of `registry`, by the configuration as it is now.
+/// Hosts for images of `registry`, by the current configuration.
 async fn endpoints(shared: &Shared, registry: &str) -> Result<Vec<Endpoint>, PullError> {
     let (config, registry) = (
         shared.options.registry_config_dir.clone(),
@@ -145,9 +145,9 @@ async fn pull(
     pin(shared, reference, record.id.clone()).await
 }
 
-/// The digest that the reference has now, by the registry's word: also what is here is given only to
-/// whom its registry gives it. Asked only if something of that repository is here: content known
-/// from elsewhere is no proof that this registry has it too.
+/// The current digest of the reference at the registry: stored content, too, is only for those whom
+/// its registry serves. Asked only if the store has content of this repository: content from
+/// elsewhere does not prove that this registry has it.
 async fn now(
     shared: &Shared,
     remote: &Remote,
@@ -164,16 +164,15 @@ async fn now(
         return Ok(None);
     }
     match remote.head(reference.manifest_name()).await {
-        Ok(said) => Ok(reference.digest.clone().or(said)),
-        // Not every registry answers HEAD as it answers GET; those that cannot be spoken to at all
-        // will not do it the second time.
+        Ok(current) => Ok(reference.digest.clone().or(current)),
+        // A registry may refuse HEAD and answer GET. An unreachable one fails at both.
         Err(PullError::NotFound { .. } | PullError::Registry { .. }) => Ok(None),
         Err(e) => Err(e),
     }
 }
 
-/// Adds names to an image that is here; nothing is written if nothing changes. `NoLayer` or `NoImage`
-/// if it was removed a moment ago, or never came to the disk.
+/// Adds names to a stored image; writes nothing if they are known. `NoLayer` or `NoImage` if it was
+/// just removed, or is not on the disk.
 async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Result<(), Error> {
     let (store, image, names) = (shared.store.clone(), image.clone(), names.clone());
     blocking(move || {
@@ -211,8 +210,8 @@ fn names(reference: &Reference, manifests: Vec<Digest>) -> Names {
     }
 }
 
-/// The manifest of the image for this machine; and the digests of what the reference leads to, then of the manifest
-/// chosen from it.
+/// The manifest of the image for this machine, and the digests of the document that the reference
+/// names and of the manifest chosen from it.
 async fn find(
     remote: &Remote,
     reference: &Reference,
@@ -247,7 +246,7 @@ async fn manifest(
     Ok((parsed.await?, digest))
 }
 
-/// A config: small, and what its digest says.
+/// Fetches a config, bounded and checked against its digest.
 async fn config(
     shared: &Shared,
     source: &RemoteBlobs,

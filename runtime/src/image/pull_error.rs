@@ -16,7 +16,7 @@ pub enum PullError {
     Hosts(#[from] BadHosts),
     #[error("registry configuration: {0}")]
     Configuration(#[from] Unanswered),
-    /// Nothing answers (CRI-407: clients look for the prefix).
+    /// No host answers (CRI-407: clients look for the prefix).
     #[error("RegistryUnavailable: {host}: {why}")]
     Unavailable { host: String, why: String },
     #[error("RegistryUnavailable: {host}: no data received")]
@@ -36,7 +36,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Whether another host's answer is worth more than this one's.
+    /// Whether an error of another host is more useful than this one.
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self,

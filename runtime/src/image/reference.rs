@@ -1,4 +1,4 @@
-//! Image references, normalised as Docker does it (CRI-400). Pure.
+//! Image references, normalised as by Docker (CRI-400). Pure.
 //!
 //! ```text
 //! [registry/]path[:tag][@sha256:hex]      busybox -> docker.io/library/busybox:latest
@@ -9,10 +9,10 @@ use std::str::FromStr;
 
 use super::digest::Digest;
 
-/// Longest name (registry and path) taken.
+/// Longest accepted name (registry and path).
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
-/// Longest text looked at, so that a hostile one costs nothing.
+/// Longest parsed text, so that a hostile one costs nothing.
 const TEXT_MAX: usize = NAME_MAX + 1 + TAG_MAX + 1 + 71;
 const DEFAULT_REGISTRY: &str = "docker.io";
 
@@ -41,7 +41,7 @@ impl Reference {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// `name:tag`, if this names a tag and nothing narrower: what `repo_tags` records (CRI-172).
+    /// `name:tag` for `repo_tags`, if it has a tag and no digest (CRI-172).
     pub fn repo_tag(&self) -> Option<String> {
         match (&self.tag, &self.digest) {
             (Some(tag), None) => Some(format!("{}:{tag}", self.name())),
@@ -49,12 +49,12 @@ impl Reference {
         }
     }
 
-    /// `name@digest` for a digest of this repository: what `repo_digests` records.
+    /// `name@digest` for `repo_digests`, with a digest of this repository.
     pub fn repo_digest(&self, digest: &Digest) -> String {
         format!("{}@{digest}", self.name())
     }
 
-    /// What a registry is asked for: the digest if there is one, else the tag.
+    /// The name in a request to a registry: the digest if present, else the tag.
     pub fn manifest_name(&self) -> &str {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.as_str(),
@@ -105,7 +105,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         }
     };
     let (registry, rest) = split_registry(rest);
-    // A colon after the last slash can only be the tag's: the registry is cut off already.
+    // A colon can only start the tag: the registry is cut off already.
     let tagged = rest.split_once(':');
     let (path, tag) = tagged.map_or((rest, None), |(path, tag)| (path, Some(tag)));
     check_path(path)?;
@@ -120,7 +120,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         }
     };
     let repository = if registry == DEFAULT_REGISTRY && !path.contains('/') {
-        // A bare image id would be taken for a name otherwise.
+        // Otherwise a bare image id would become a name.
         if path.len() == 64 && path.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err("is an image id, not a name");
         }
@@ -129,7 +129,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         path.to_owned()
     };
     if registry.len() + 1 + repository.len() > NAME_MAX {
-        return Err("the name is longer than 255");
+        return Err("the name is longer than 255 bytes");
     }
     let tag = match (tag, &digest) {
         (Some(tag), _) => Some(tag.to_owned()),
@@ -200,9 +200,10 @@ fn check_path(path: &str) -> Result<(), &'static str> {
                 .split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
                 .all(|sep| matches!(sep, "" | "." | "_" | "__") || sep.bytes().all(|b| b == b'-'))
     });
-    match good {
-        true => Ok(()),
-        false => Err("the repository is malformed"),
+    if good {
+        Ok(())
+    } else {
+        Err("the repository is malformed")
     }
 }
 
@@ -211,9 +212,10 @@ fn check_tag(tag: &str) -> Result<(), &'static str> {
     let good = tag.len() <= TAG_MAX
         && tag.bytes().next().is_some_and(word)
         && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-');
-    match good {
-        true => Ok(()),
-        false => Err("the tag is malformed"),
+    if good {
+        Ok(())
+    } else {
+        Err("the tag is malformed")
     }
 }
 

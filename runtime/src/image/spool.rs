@@ -1,7 +1,7 @@
-//! Documents from outside while they come: manifests, configs, the unpack helper's reports.
+//! Incoming documents: manifests, configs, the unpack helper's reports.
 //!
-//! A long one, or one of many that come slowly, must not take the daemon's memory: what is longer
-//! than a page or two lies in a file without a name, and such files are read one at a time.
+//! Long documents, or many slow ones, must not take the daemon's memory: longer ones go to an
+//! unnamed file, and such files are read one at a time.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
@@ -15,23 +15,23 @@ use super::digest::{Digest, Hasher};
 /// Bytes of a document kept in memory.
 const MEMORY_MAX: usize = 16 << 10;
 
-/// Held while a long document is in memory.
+/// Locked while a long document is in memory.
 static LONG: Mutex<()> = Mutex::new(());
 
-/// A document that is coming.
+/// An incoming document.
 pub(super) struct Spool {
     content: SpooledTempFile,
     hasher: Hasher,
 }
 
-/// A document that has come.
+/// A received document.
 pub(super) struct Document {
     content: SpooledData,
     pub bytes: u64,
 }
 
 impl Spool {
-    /// `dir` is where a file for it can be. Its page cache takes the few megabytes that a document may have.
+    /// `dir`: the place of its file, whose few megabytes stay in the page cache.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             content: tempfile::spooled_tempfile_in(MEMORY_MAX, dir),
@@ -57,7 +57,7 @@ impl Spool {
 }
 
 impl Document {
-    /// A document that is in memory anyway.
+    /// A document that is already in memory.
     pub(super) fn of(bytes: Vec<u8>) -> Self {
         Self {
             bytes: bytes.len() as u64,
@@ -65,7 +65,7 @@ impl Document {
         }
     }
 
-    /// What somebody wrote into a file, who has ended.
+    /// A document in a file whose writer has ended.
     pub(super) fn from_file(file: File) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
         let content = SpooledData::OnDisk(file);
@@ -76,7 +76,7 @@ impl Document {
         self.bytes > MEMORY_MAX as u64
     }
 
-    /// Shows the bytes to `look`. May block; a long document waits for others to be looked at.
+    /// Passes the bytes to `look`. May block: long documents are read one at a time.
     pub(super) fn read<T: Send>(&self, look: impl FnOnce(&[u8]) -> T + Send) -> io::Result<T> {
         match &self.content {
             SpooledData::InMemory(bytes) => Ok(look(bytes.get_ref())),
@@ -96,8 +96,8 @@ impl Document {
     }
 }
 
-/// Does what takes much memory for a moment. Blocks while others do. On a thread of its own: an
-/// allocator keeps some of what a thread gave back, and the threads of a pool would each keep it.
+/// Runs work that takes much memory for a moment, one at a time; blocks meanwhile. Uses its own
+/// thread: an allocator keeps freed memory per thread, and each thread of a pool would keep some.
 pub(super) fn one_at_a_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let _turn = LONG.lock();
     std::thread::scope(|scope| match scope.spawn(work).join() {

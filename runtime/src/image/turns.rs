@@ -1,8 +1,8 @@
-//! Whose layer is fetched next: bounded in all, per host and per image, and fair over them.
+//! Turns for fetching layers: bounded in total, per host and per image, and fair.
 //!
-//! A turn is held while a layer is transferred and unpacked. Who waits is served in this order: the
-//! host with the fewest turns, then the image with the fewest, then who came first. So a host that is
-//! slow, or an image that is, uses up its own share and nobody else's.
+//! A turn lasts while a layer is transferred and unpacked. The next one goes to the host with the
+//! fewest turns, then to the image with the fewest, then to the first in the queue. A slow host or
+//! image uses up only its own share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// How many turns there are at once.
+/// The most turns at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub all: usize,
@@ -20,11 +20,11 @@ pub struct Bounds {
 
 pub(super) struct Turns {
     bounds: Bounds,
-    /// Who holds and who waits changes in one go: a panic while it is locked spoils nothing.
+    /// Active and waiting turns change together: a panic under the lock spoils nothing.
     state: Mutex<State>,
 }
 
-/// Of whom a turn is: a host, and an image by a number that no other pull has.
+/// Owner of a turn: a host, and an image by a number that no other pull has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     host: String,
@@ -33,14 +33,14 @@ struct Owner {
 
 #[derive(Default)]
 struct State {
-    /// Whose turns are held.
-    held: Vec<Owner>,
+    /// Owners of active turns.
+    active: Vec<Owner>,
     waiting: VecDeque<(Owner, oneshot::Sender<Turn>)>,
     /// The number of the next image.
     next: u64,
 }
 
-/// A right to fetch one layer; it passes on when dropped.
+/// A right to fetch one layer; dropping it passes it on.
 pub(super) struct Turn {
     turns: Arc<Turns>,
     owner: Owner,
@@ -54,7 +54,7 @@ impl Turns {
         })
     }
 
-    /// A number for an image whose layers are to be fetched.
+    /// A number for an image whose layers will be fetched.
     pub(super) fn image(&self) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
@@ -63,47 +63,53 @@ impl Turns {
 
     /// Waits for a turn of this host and image.
     pub(super) async fn take(self: &Arc<Self>, host: &str, image: u64) -> Option<Turn> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let host = host.to_owned();
         let owner = Owner { host, image };
-        self.state.lock().waiting.push_back((owner, tell));
-        self.hand_on();
-        told.await.ok()
+        self.state.lock().waiting.push_back((owner, sender));
+        self.grant();
+        receiver.await.ok()
     }
 
-    /// Gives turns to those who wait, as far as the bounds go.
-    fn hand_on(self: &Arc<Self>) {
+    /// Grants turns to waiting owners within the bounds.
+    fn grant(self: &Arc<Self>) {
         loop {
-            let (owner, tell) = {
+            let (owner, sender) = {
                 let mut state = self.state.lock();
-                state.waiting.retain(|(_, tell)| !tell.is_closed());
+                state.waiting.retain(|(_, sender)| !sender.is_closed());
                 let Some(at) = state.next(self.bounds) else {
                     return;
                 };
-                let Some((owner, tell)) = state.waiting.remove(at) else {
+                let Some((owner, sender)) = state.waiting.remove(at) else {
                     return;
                 };
-                state.held.push(owner.clone());
-                (owner, tell)
+                state.active.push(owner.clone());
+                (owner, sender)
             };
             let turns = self.clone();
-            // Who went away meanwhile gives it back: the drop of a turn hands on by itself.
-            let _ = tell.send(Turn { turns, owner });
+            // An owner that has left drops the turn, which grants the next one.
+            let _ = sender.send(Turn { turns, owner });
         }
     }
 }
 
 impl State {
-    /// Who of those that wait is next, if anybody may be.
+    /// The next waiting owner, if the bounds allow one.
     fn next(&self, bounds: Bounds) -> Option<usize> {
-        let held = &self.held;
-        if held.len() >= bounds.all {
+        let active = &self.active;
+        if active.len() >= bounds.all {
             return None;
         }
         let waiting = self.waiting.iter().enumerate();
         let may = waiting.filter_map(|(at, (owner, _))| {
-            let host = held.iter().filter(|held| held.host == owner.host).count();
-            let image = held.iter().filter(|held| held.image == owner.image).count();
+            let host = active
+                .iter()
+                .filter(|active| active.host == owner.host)
+                .count();
+            let image = active
+                .iter()
+                .filter(|active| active.image == owner.image)
+                .count();
             (host < bounds.host && image < bounds.image).then_some((host, image, at))
         });
         may.min().map(|(_, _, at)| at)
@@ -113,12 +119,12 @@ impl State {
 impl Drop for Turn {
     fn drop(&mut self) {
         {
-            let held = &mut self.turns.state.lock().held;
-            if let Some(at) = held.iter().position(|held| *held == self.owner) {
-                held.swap_remove(at);
+            let active = &mut self.turns.state.lock().active;
+            if let Some(at) = active.iter().position(|active| *active == self.owner) {
+                active.swap_remove(at);
             }
         }
-        self.turns.hand_on();
+        self.turns.grant();
     }
 }
 
@@ -135,7 +141,7 @@ mod tests {
         image: 2,
     };
 
-    /// Asks, and gives the turn if there is one at once.
+    /// Takes a turn if one is free at once.
     fn ask(turns: &Arc<Turns>, host: &str, image: u64) -> Option<Turn> {
         turns.take(host, image).now_or_never().flatten()
     }
@@ -143,48 +149,48 @@ mod tests {
     #[test]
     fn an_image_a_host_and_all_together_have_their_bound() {
         let turns = Turns::new(BOUNDS);
-        let held: Vec<_> = (0..3).map(|_| ask(&turns, "a", 1)).collect();
-        assert_eq!(held.iter().flatten().count(), 2, "one image has two");
+        let active: Vec<_> = (0..3).map(|_| ask(&turns, "a", 1)).collect();
+        assert_eq!(active.iter().flatten().count(), 2, "one image has two");
         let more: Vec<_> = (0..3).map(|n| ask(&turns, "a", 10 + n)).collect();
         assert_eq!(more.iter().flatten().count(), 1, "one host has three");
         let others: Vec<_> = (0..4).map(|n| ask(&turns, "b", 20 + n)).collect();
         assert_eq!(others.iter().flatten().count(), 3, "six in all");
-        drop(held);
+        drop(active);
         assert!(ask(&turns, "c", 30).is_some());
     }
 
     #[tokio::test]
     async fn a_turn_goes_to_the_host_that_has_the_fewest() {
         let turns = Turns::new(BOUNDS);
-        let held: Vec<_> = [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("b", 3), ("c", 4)]
+        let active: Vec<_> = [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("b", 3), ("c", 4)]
             .map(|(host, image)| ask(&turns, host, image).unwrap())
             .into();
         let (one, two) = (turns.clone(), turns.clone());
         let mut of_a = Box::pin(async move { one.take("a", 5).await.unwrap() });
         let mut of_d = Box::pin(async move { two.take("d", 6).await.unwrap() });
         assert!((&mut of_a).now_or_never().is_none() && (&mut of_d).now_or_never().is_none());
-        let mut held = held.into_iter();
-        drop(held.next_back());
+        let mut active = active.into_iter();
+        drop(active.next_back());
         assert!((&mut of_a).now_or_never().is_none());
         assert!(
             (&mut of_d).now_or_never().is_some(),
             "it came later, but has nothing yet"
         );
-        drop(held.next());
+        drop(active.next());
         assert!(of_a.now_or_never().is_some());
     }
 
     #[test]
     fn a_turn_of_who_went_away_passes_on() {
         let turns = Turns::new(Bounds { all: 1, ..BOUNDS });
-        let held = ask(&turns, "a", 1);
+        let active = ask(&turns, "a", 1);
         assert!(
-            held.is_some() && ask(&turns, "b", 2).is_none(),
-            "and its asker is gone"
+            active.is_some() && ask(&turns, "b", 2).is_none(),
+            "and its caller has left"
         );
-        drop(held);
+        drop(active);
         assert!(ask(&turns, "c", 3).is_some());
-        assert!(turns.state.lock().held.is_empty());
+        assert!(turns.state.lock().active.is_empty());
     }
 
     proptest! {
@@ -194,36 +200,36 @@ mod tests {
         ) {
             let turns = Turns::new(BOUNDS);
             let mut waiting = Vec::new();
-            let mut held: Vec<Turn> = Vec::new();
+            let mut active: Vec<Turn> = Vec::new();
             for (host, image, take) in steps {
                 if take {
                     let turns = turns.clone();
                     let host = host.to_string();
                     waiting.push(Box::pin(async move { turns.take(&host, image).await.unwrap() }));
-                } else if !held.is_empty() {
-                    held.remove(usize::from(host) % held.len());
+                } else if !active.is_empty() {
+                    active.remove(usize::from(host) % active.len());
                 }
-                // Turns come to those whose futures are polled; all are, until none comes any more.
+                // Turns reach polled futures; all are polled until none gets one.
                 loop {
-                    let before = held.len();
+                    let before = active.len();
                     waiting.retain_mut(|w| match w.now_or_never() {
                         Some(turn) => {
-                            held.push(turn);
+                            active.push(turn);
                             false
                         }
                         None => true,
                     });
-                    if held.len() == before {
+                    if active.len() == before {
                         break;
                     }
                 }
                 let state = turns.state.lock();
-                prop_assert_eq!(state.held.len(), held.len());
-                prop_assert!(held.len() <= BOUNDS.all);
-                for Turn { owner, .. } in &held {
-                    let of_host = state.held.iter().filter(|held| held.host == owner.host);
+                prop_assert_eq!(state.active.len(), active.len());
+                prop_assert!(active.len() <= BOUNDS.all);
+                for Turn { owner, .. } in &active {
+                    let of_host = state.active.iter().filter(|active| active.host == owner.host);
                     prop_assert!((1..=BOUNDS.host).contains(&of_host.count()));
-                    let of_image = state.held.iter().filter(|held| held.image == owner.image);
+                    let of_image = state.active.iter().filter(|active| active.image == owner.image);
                     prop_assert!((1..=BOUNDS.image).contains(&of_image.count()));
                 }
                 prop_assert_eq!(state.waiting.len(), waiting.len());

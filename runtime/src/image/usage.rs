@@ -1,4 +1,4 @@
-//! The count of a writable layer, which its container may be changing meanwhile.
+//! Disk usage of a writable layer, which its container may be changing.
 
 use std::fs::File;
 use std::io;
@@ -12,21 +12,20 @@ use rustix::io::Errno;
 use super::fsutil::{is, stat};
 use crate::walk::{At, DEPTH_MAX, Limits, Mounts, Then, Visitor, is_gone, walk};
 
-/// Entries that are counted at most, and the time for it: a container that makes more has shown what it is.
+/// The most entries of a count, and its time limit.
 const ENTRIES_MAX: u64 = 10_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Disk usage of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub bytes: u64,
     pub inodes: u64,
-    /// All of the tree was counted. If not, it takes at least so much.
+    /// All of the tree was counted; otherwise the usage is a lower bound.
     pub is_whole: bool,
 }
 
-/// Counts the tree at `root`. What vanishes meanwhile is passed over. The count ends early where `root` is no longer
-/// there: the tree is being removed.
+/// Counts the tree at `root`, without vanished entries. Ends early if `root` no longer exists: the
+/// tree is being removed.
 pub(super) fn usage(root: &Path) -> io::Result<Usage> {
     let top: OwnedFd = File::open(root)?.into();
     let limits = Limits {
@@ -38,8 +37,8 @@ pub(super) fn usage(root: &Path) -> io::Result<Usage> {
     let mut count = Count::default();
     let cut = walk(top, Mounts::Refuse, &limits, &mut count)?;
     Ok(Usage {
-        bytes: count.bytes.whole(),
-        inodes: 1 + count.inodes.whole(),
+        bytes: count.bytes.rounded(),
+        inodes: 1 + count.inodes.rounded(),
         is_whole: cut.is_none() && !count.left_out,
     })
 }
@@ -51,8 +50,8 @@ struct Count {
     left_out: bool,
 }
 
-/// A sum in parts of 2^-32. A file with n names counts with an nth at each of them, so that nothing need be known of the
-/// names that were seen already.
+/// A sum in parts of 2^-32. A file with n names counts with an nth at each, so that no name must be
+/// remembered.
 #[derive(Default)]
 struct Shares(u128);
 
@@ -61,7 +60,7 @@ impl Shares {
         self.0 += (u128::from(number) << 32) / u128::from(names.max(1));
     }
 
-    fn whole(&self) -> u64 {
+    fn rounded(&self) -> u64 {
         u64::try_from((self.0 + (1 << 31)) >> 32).unwrap_or(u64::MAX)
     }
 }
@@ -82,7 +81,7 @@ impl Visitor for Count {
     }
 
     fn passed_over(&mut self, why: Errno) -> Result<(), Errno> {
-        // Of a directory that was moved the rest of those above it is missing, too.
+        // If a directory was moved, the rest of its parents is missing too.
         self.left_out |= why == Errno::STALE || !is_gone(why);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! OCI annotations that other tools read (CRI-208). The CRI's own are stored elsewhere, verbatim.
+//! OCI annotations for other tools (CRI-208). The CRI's own are stored elsewhere, unchanged.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use proto_cri::v1::ContainerConfig;
 use super::facts::{ImageFacts, Policy, SandboxFacts};
 
 const PREFIX: &str = "io.kubernetes.cri";
-/// Whose sandbox a container is of, in its own spec.
+/// Annotation of a container's spec that names its sandbox.
 pub const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 
-/// Of a container: what it is, whose it is, and what the policy lets through.
+/// Annotations of a container: its identity, its sandbox, and those that the policy allows.
 pub fn container(
     sandbox: &SandboxFacts,
     config: &ContainerConfig,
@@ -26,7 +26,7 @@ pub fn container(
     all
 }
 
-/// Of the pause container: what the pod is, with its limits where kubelet gave them (CRI-234).
+/// Annotations of the pause container: the pod's identity, and its limits if known (CRI-234).
 pub fn pause(sandbox: &SandboxFacts, policy: &Policy) -> HashMap<String, String> {
     let mut all = common(sandbox, "sandbox");
     if let Some(resources) = &sandbox.resources {
@@ -58,7 +58,7 @@ fn common(sandbox: &SandboxFacts, kind: &str) -> HashMap<String, String> {
     .collect()
 }
 
-/// Never one that would pass for ours.
+/// Annotations with an allowed prefix. Names under our own prefix are dropped.
 fn allowed<'a>(
     annotations: &'a std::collections::BTreeMap<String, String>,
     policy: &'a Policy,

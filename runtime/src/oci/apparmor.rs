@@ -1,5 +1,5 @@
-//! Which AppArmor profile a process gets: `apparmor` of the security context, or, where that is absent, the old
-//! string `apparmor_profile`.
+//! The AppArmor profile of a process: `apparmor` of the security context, or else the old string
+//! `apparmor_profile`.
 
 use proto_cri::v1::{SecurityProfile, security_profile::ProfileType};
 
@@ -18,7 +18,7 @@ enum Choice<'a> {
     Named(&'a str),
 }
 
-/// The profile's name for the spec, or `None` for none. The field wins over the old string.
+/// The profile's name for the spec. The field wins over the old string.
 pub fn profile(
     field: Option<&SecurityProfile>,
     old: &str,
@@ -55,7 +55,7 @@ pub fn profile(
         }
         (Choice::Named(name), _) => name,
     };
-    // Looked up now: profiles are loaded and taken away while we run.
+    // Checked now: profiles are loaded and removed while the daemon runs.
     if view.has_apparmor_profile(name) {
         return Ok(Some(name.to_owned()));
     }

@@ -1,7 +1,7 @@
-//! The merged adjustment of all plugins put into a new container's spec (NRI section 7).
+//! Applies the merged adjustment of all plugins to a new container's spec (NRI section 7).
 //!
-//! All or nothing: an error leaves the spec as it was. What neither the create helper nor this host
-//! can do is refused with the name of its field.
+//! All or nothing: an error leaves the spec unchanged. A value that the create helper or the host
+//! cannot apply is refused with the name of its field.
 
 use oci_spec::runtime::{LinuxIntelRdt, LinuxResources, Spec};
 use proto_nri as nri;
@@ -33,7 +33,7 @@ pub fn apply_adjustment(
     process::hooks(&mut new, adjust.hooks.as_ref())?;
     process::hook_programs(adjust.hooks.as_ref(), context.view)?;
     let devices: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
-    // CRI has such devices too: here they are the adjustment's, so that the plugin is named.
+    // CRI has this field too: the adjustment's name shows that a plugin requested the device.
     cdi_apply::inject(&mut new, &devices, context.host, context.view).map_err(
         |error| match error.field() {
             Some("CDI_devices") => error.of_field("adjust.CDI_devices"),
@@ -84,7 +84,7 @@ fn linux_section(
     Ok(())
 }
 
-/// Limits, then the RDT class: absent means untouched, empty means removed. No host has block I/O classes yet.
+/// Applies limits, then the RDT class: absent keeps it, empty removes it.
 fn apply_limits(
     spec: &mut Spec,
     asked: &nri::LinuxResources,

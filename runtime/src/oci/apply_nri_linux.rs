@@ -1,5 +1,5 @@
-//! The rows of NRI section 7 that change the `linux` section of a spec, but for seccomp and what is said of time and
-//! memory (`apply_nri_seccomp`, `apply_nri_scheduling`).
+//! Rows of NRI section 7 that change the `linux` section of a spec. Seccomp, scheduling and memory
+//! policy are in `apply_nri_seccomp` and `apply_nri_scheduling`.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -21,8 +21,8 @@ use ::nri::owners::removal;
 const MAJOR_MAX: i64 = 0xfff;
 const MINOR_MAX: i64 = 0xf_ffff;
 
-/// Per entry: the device with that path goes, with the rule that was made for it; unless it is a
-/// removal, the new one comes, with a rule `rwm`. A fifo has none (NRI-704).
+/// Replaces or removes the device at each entry's path, together with its rule. A new device gets a
+/// rule `rwm`; a fifo gets none (NRI-704).
 pub(super) fn devices(
     spec: &mut Spec,
     asked: &[nri::LinuxDevice],
@@ -63,7 +63,7 @@ pub(super) fn devices(
         if is_mapped(linux_of(spec)) && !is_as_the_hosts(entry, &path, view) {
             return Err(SpecError::unsupported(
                 format!("adjust.linux.devices[{path:?}]"),
-                "in a user namespace a node is the host's own, with its mode and its owner",
+                "in a user namespace a node keeps the mode and the owner of the host's node",
             ));
         }
         let mut device = LinuxDevice::default();
@@ -84,12 +84,12 @@ pub(super) fn devices(
     Ok(())
 }
 
-/// Whether mode and owner, as far as they are given, are those of the host's node.
+/// Whether mode and owner, where given, are those of the host's node.
 fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) -> bool {
     let agrees = |asked: Option<u32>, has: u32| asked.is_none_or(|asked| asked == has);
     let mut nodes = view.devices(path).into_iter();
     let host = nodes.find(|d| (d.major, d.minor) == (asked.major, asked.minor));
-    // That there is one at all is `refusal`'s to say.
+    // `refusal` checks that the node exists.
     host.is_none_or(|host| {
         agrees(
             asked.file_mode.as_ref().map(|m| m.value & 0o7777),
@@ -99,7 +99,7 @@ fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) ->
     })
 }
 
-/// Puts a device in, in the place of another at its path, with a rule that allows this much of it.
+/// Adds a device with a rule of this access, replacing another device at its path.
 pub(super) fn put_device(linux: &mut Linux, device: LinuxDevice, access: &str) {
     take_device(linux, &device.path().to_string_lossy());
     if let Some(rule) = rule_for(&device, access) {
@@ -109,7 +109,7 @@ pub(super) fn put_device(linux: &mut Linux, device: LinuxDevice, access: &str) {
     linux.devices_mut().get_or_insert_default().push(device);
 }
 
-/// Takes the device at `path` out, and the last exact rule that allowed it: an earlier one of the
+/// Removes the device at `path` and the last exact rule that allows it: an earlier rule with the
 /// same numbers belongs to the defaults.
 fn take_device(linux: &mut Linux, path: &str) {
     let Some(devices) = linux.devices_mut() else {
@@ -119,7 +119,7 @@ fn take_device(linux: &mut Linux, path: &str) {
     let Some(place) = devices.iter().position(same) else {
         return;
     };
-    let gone = devices.remove(place);
+    let removed = devices.remove(place);
     let rules = linux
         .resources_mut()
         .as_mut()
@@ -127,9 +127,9 @@ fn take_device(linux: &mut Linux, path: &str) {
     if let Some(rules) = rules {
         let exact = rules.iter().rposition(|r| {
             r.allow()
-                && r.typ() == Some(gone.typ())
-                && r.major() == Some(gone.major())
-                && r.minor() == Some(gone.minor())
+                && r.typ() == Some(removed.typ())
+                && r.major() == Some(removed.major())
+                && r.minor() == Some(removed.minor())
         });
         if let Some(place) = exact {
             rules.remove(place);
@@ -137,7 +137,7 @@ fn take_device(linux: &mut Linux, path: &str) {
     }
 }
 
-/// Replaces the path of the cgroup; it must not lead out of the hierarchy.
+/// Replaces the cgroup path, which must not leave the hierarchy.
 pub(super) fn cgroups_path(
     spec: &mut Spec,
     asked: &str,
@@ -163,7 +163,7 @@ pub(super) fn cgroups_path(
     Ok(())
 }
 
-/// A marked type goes; another is added, or gets the new path.
+/// Removes a marked type; adds any other type, or replaces its path.
 pub(super) fn namespaces(
     spec: &mut Spec,
     asked: &[nri::LinuxNamespace],
@@ -220,7 +220,7 @@ pub(super) fn namespaces(
     Ok(())
 }
 
-/// Whether there is a namespace of this type to join.
+/// Checks that the path is a namespace of this type.
 fn check_namespace(
     kind: LinuxNamespaceType,
     path: &Path,
@@ -237,7 +237,7 @@ fn check_namespace(
         LinuxNamespaceType::Time => "time",
     };
     match view.namespace(&path.to_string_lossy()) {
-        None => Err(format!("there is no namespace at {path:?}")),
+        None => Err(format!("{path:?} is not a namespace")),
         Some(found) if !found.is_empty() && found != wanted => {
             Err(format!("{path:?} is a namespace of another type, {found}"))
         }
@@ -252,13 +252,13 @@ pub(super) fn has_namespace(spec: &Spec, kind: LinuxNamespaceType) -> bool {
         .is_some_and(|list| list.iter().any(|n| n.typ() == kind))
 }
 
-/// Whether the container joins the namespace at `path` already.
+/// Whether the container already joins the namespace at `path`.
 fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&Path>) -> bool {
     let mut list = linux.namespaces().iter().flatten();
     path.is_some() && list.any(|n| n.typ() == kind && n.path().as_deref() == path)
 }
 
-/// First all removals, then all values (NRI-702); only what is the pod's own to set.
+/// Applies all removals, then all values (NRI-702). The pod must own the sysctl's namespace.
 pub(super) fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
@@ -277,7 +277,7 @@ pub(super) fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Resul
     Ok(())
 }
 
-/// Devices of the host that move into the container's network; first the removals.
+/// Moves host interfaces into the container's network; removals come first.
 pub(super) fn net_devices(
     spec: &mut Spec,
     asked: &BTreeMap<String, nri::LinuxNetDevice>,
@@ -318,7 +318,7 @@ pub(super) fn net_devices(
     Ok(())
 }
 
-/// `remove` first, then each value that is present; an empty message does nothing (NRI-515).
+/// Applies `remove`, then each value that is present. An empty message changes nothing (NRI-515).
 pub(super) fn rdt(
     spec: &mut Spec,
     asked: &nri::LinuxRdt,
@@ -352,7 +352,7 @@ pub(super) fn rdt(
     Ok(())
 }
 
-/// A class is one directory of resctrl, which must be there.
+/// Checks that the class can name a directory of resctrl, and that the host has resctrl.
 pub(super) fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecError> {
     if class == "."
         || class == ".."

@@ -10,11 +10,11 @@ use super::{
     mounts::{check_place, check_propagation},
 };
 
-/// Options that other runtimes know, and that the create helper would hand to the file system.
+/// Options of other runtimes, which the create helper would pass to the file system.
 const UNKNOWN: [&str; 3] = ["tmpcopyup", "idmap", "ridmap"];
 
-/// All that a bind mount can be told. Any other word is a file system's own option, and a bind mount has none: the kernel
-/// would drop it in silence, so that a typo for `ro` would open the host's files for writing.
+/// All options of a bind mount. The kernel ignores any other, so that a typo for `ro` would leave
+/// the host's files writable.
 #[rustfmt::skip]
 const OF_BINDS: [&str; 51] = [
     "defaults", "bind", "rbind", "remount", "ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "sync",
@@ -24,8 +24,8 @@ const OF_BINDS: [&str; 51] = [
     "rdiratime", "rnodiratime", "rrelatime", "rnorelatime", "rstrictatime", "rnostrictatime", "rsymfollow", "rnosymfollow",
 ];
 
-/// Removes, replaces and appends in the order given; then, if anything was asked for, sorts the whole
-/// list so that parents come first. Propagation is judged for each mount on its own (NRI-722).
+/// Applies the entries in order, then sorts the list so that parents come first. The propagation of
+/// each mount is checked on its own (NRI-722).
 pub(super) fn apply(
     spec: &mut Spec,
     asked: &[nri::Mount],
@@ -70,7 +70,7 @@ pub(super) fn apply(
         let options: Vec<&str> = entry.options.iter().map(String::as_str).collect();
         list.push(mount(&destination, &entry.r#type, &entry.source, &options));
     }
-    // Counted as NRI counts: `/` and `/a` have one slash, `/a/b` two.
+    // As NRI counts: `/` and `/a` have one slash, `/a/b` has two.
     list.sort_by_cached_key(|m| {
         let path = at(m);
         (path.matches('/').count(), path)
@@ -94,8 +94,8 @@ fn unknown_to_binds(entry: &nri::Mount) -> Option<&String> {
     options.find(|option| is_bind(entry) && !OF_BINDS.contains(&option.as_str()))
 }
 
-/// What can be known now is not left to the start: the error there is the create helper's, and comes after the plugin
-/// that it is about was told that all went well. Answers whether it is a procfs.
+/// Checks the source now: at start the plugin would already know its adjustment as applied. Returns
+/// whether the mount is a procfs.
 fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<bool, SpecError> {
     if !is_bind(entry) {
         return match entry.r#type.as_str() {
@@ -123,7 +123,7 @@ fn no_source(entry: &nri::Mount) -> SpecError {
     )
 }
 
-/// What the mount asks of the root, if its source allows it (NRI-721).
+/// The propagation that the mount requires of the root, if its source allows it (NRI-721).
 fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, SpecError> {
     let asked = entry
         .options
@@ -150,7 +150,7 @@ fn propagation(entry: &nri::Mount, view: &dyn HostView) -> Result<Propagation, S
     Ok(asked)
 }
 
-/// In the form without `r`, which is the one that the create helper knows. Slave does not weaken shared.
+/// Sets the form without `r`, the only one in the create helper. Slave does not weaken shared.
 fn set_rootfs_propagation(spec: &mut Spec, needed: Propagation) {
     let linux = linux_of(spec);
     let word = match (needed, linux.rootfs_propagation().as_deref()) {

@@ -14,7 +14,7 @@ use super::{
 };
 use ::nri::owners::removal;
 
-/// First all removals, then all values (NRI-702).
+/// Applies all removals, then all values (NRI-702).
 pub(super) fn annotations(
     spec: &mut Spec,
     asked: &BTreeMap<String, String>,
@@ -38,13 +38,13 @@ pub(super) fn annotations(
     Ok(())
 }
 
-/// Existing variables keep their places: each is kept, removed, or given its new value; new ones
-/// follow. A name that the container has twice is changed once and the rest dropped (NRI-703).
+/// Existing variables keep their order: each stays, is removed or gets its new value. New ones
+/// follow. A repeated name is set once, its duplicates are dropped (NRI-703).
 pub(super) fn env(spec: &mut Spec, asked: &[nri::KeyValue]) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
-    // A value beats a removal of the same name: that pair means "replace" (NRI-510).
+    // A value wins over a removal of the same name: the pair means "replace" (NRI-510).
     let mut values: Vec<(&str, &str)> = Vec::new();
     let mut removed: Vec<&str> = Vec::new();
     for entry in asked {
@@ -81,7 +81,7 @@ pub(super) fn env(spec: &mut Spec, asked: &[nri::KeyValue]) -> Result<(), SpecEr
     Ok(())
 }
 
-/// Never shows the value.
+/// The error never contains the value.
 fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
     if entry.key.contains(['=', '\0']) {
         return Err(SpecError::invalid(
@@ -98,7 +98,7 @@ fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// A list that is not empty replaces the arguments; an empty first element is a marker (5.2).
+/// Replaces the arguments, unless the list is empty. An empty first element is a marker (5.2).
 pub(super) fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     let args = match asked {
         [marker, rest @ ..] if marker.is_empty() => rest,
@@ -118,7 +118,7 @@ pub(super) fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// All but those of startContainer are programs of the host: they must be there.
+/// Checks that the programs of OCI hooks exist on the host, where all but startContainer run.
 pub(super) fn hook_programs(
     asked: Option<&nri::Hooks>,
     view: &dyn HostView,
@@ -141,12 +141,12 @@ pub(super) fn hook_programs(
         None => Ok(()),
         Some(hook) => Err(SpecError::not_found(
             "adjust.hooks",
-            format!("there is no program {:?} on this host", hook.path),
+            format!("program {:?} does not exist on this host", hook.path),
         )),
     }
 }
 
-/// Appended per kind.
+/// Appends the OCI hooks to those of their kind.
 pub(super) fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), SpecError> {
     let Some(asked) = asked.filter(|h| **h != nri::Hooks::default()) else {
         return Ok(());
@@ -173,7 +173,7 @@ fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecE
         }
         let nameless = |text: &String| text.find('=').is_none_or(|at| at == 0);
         if hook.env.iter().any(nameless) {
-            return wrong(format!("{path}: a variable that is not NAME=value"));
+            return wrong(format!("{path}: a variable must be of the form NAME=value"));
         }
         let timeout = hook.timeout.as_ref().map(|t| t.value);
         if timeout.is_some_and(|t| t <= 0) {
@@ -189,7 +189,7 @@ fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecE
     Ok(())
 }
 
-/// May exceed what the kubelet gave, but not the kernel's range.
+/// Sets the score, which may exceed the kubelet's but not the kernel's range.
 pub(super) fn oom_score_adj(
     spec: &mut Spec,
     asked: Option<&nri::OptionalInt>,
@@ -205,7 +205,7 @@ pub(super) fn oom_score_adj(
     Ok(())
 }
 
-/// A type that is there already is replaced: OCI forbids a second one (NRI-708).
+/// Replaces a limit of the same type: OCI forbids a second one (NRI-708).
 pub(super) fn rlimits(
     spec: &mut Spec,
     asked: &[nri::PosixRlimit],

@@ -1,5 +1,5 @@
-//! The rows of NRI section 7 about scheduler, I/O priority and memory policy. What the kernel would refuse once the
-//! container starts is refused here.
+//! Rows of NRI section 7 about scheduler, I/O priority and memory policy. Values that the kernel
+//! would refuse at start are refused here.
 
 use oci_spec::runtime::{
     IOPriorityClass, LinuxIOPriorityBuilder, LinuxMemoryPolicy, LinuxNamespaceType,
@@ -17,7 +17,7 @@ use super::{
     limits::nodes_of,
 };
 
-/// Class NONE removes the priority.
+/// Sets the I/O priority; class NONE removes it.
 pub(super) fn io_priority(
     spec: &mut Spec,
     asked: Option<&nri::LinuxIoPriority>,
@@ -49,7 +49,7 @@ pub(super) fn io_priority(
     Ok(())
 }
 
-/// Policy NONE removes the scheduler. What the kernel would refuse is refused here, by name.
+/// Sets the scheduler; policy NONE removes it.
 pub(super) fn scheduler(
     spec: &mut Spec,
     asked: Option<&nri::LinuxScheduler>,
@@ -99,8 +99,8 @@ pub(super) fn scheduler(
     Ok(())
 }
 
-/// Where real-time processes get their time per cgroup, a new cgroup has none: the kernel would refuse the policy once the
-/// container starts.
+/// Refuses a real-time policy without `realtime_runtime` on a host that assigns real-time per
+/// cgroup: a new cgroup has none, and the kernel would refuse the policy at start.
 pub(super) fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecError> {
     use LinuxSchedulerPolicy::{SchedFifo, SchedRr};
     let scheduler = spec.process().as_ref().and_then(|p| p.scheduler().as_ref());
@@ -121,7 +121,7 @@ pub(super) fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecEr
     }
 }
 
-/// What no kernel does, or refuses once the container starts.
+/// Refuses values that no kernel supports, or that it would refuse at start.
 fn check_scheduler(
     policy: LinuxSchedulerPolicy,
     asked: &nri::LinuxScheduler,
@@ -139,12 +139,13 @@ fn check_scheduler(
     }
     let times = [asked.runtime, asked.deadline, asked.period];
     if policy != SchedDeadline {
-        return match times.iter().all(|t| *t == 0) {
-            true => Ok(()),
-            false => Err("runtime, deadline and period require SCHED_DEADLINE"),
+        return if times.iter().all(|t| *t == 0) {
+            Ok(())
+        } else {
+            Err("runtime, deadline and period require SCHED_DEADLINE")
         };
     }
-    // A period of 0 is the deadline.
+    // A period of 0 means the deadline.
     let period = if asked.period == 0 {
         asked.deadline
     } else {
@@ -175,14 +176,14 @@ fn scheduler_flag(
         Nri::SchedFlagDlOverrun => Ok(LinuxSchedulerFlag::SchedFlagDLOverrun),
         Nri::SchedFlagKeepPolicy => Ok(LinuxSchedulerFlag::SchedFlagKeepPolicy),
         Nri::SchedFlagKeepParams => Ok(LinuxSchedulerFlag::SchedFlagKeepParams),
-        // The kernel would take the absent values for zeros: a container held at the lowest speed.
+        // The kernel would read the absent values as 0 and keep the container at the lowest speed.
         Nri::SchedFlagUtilClampMin | Nri::SchedFlagUtilClampMax => {
             Err("utilization clamps cannot be set by an adjustment")
         }
     }
 }
 
-/// Replaces the policy as a whole; `MPOL_DEFAULT` is kept as a mode of its own.
+/// Replaces the complete policy; `MPOL_DEFAULT` stays a mode of its own.
 pub(super) fn memory_policy(
     spec: &mut Spec,
     asked: Option<&nri::LinuxMemoryPolicy>,
@@ -224,7 +225,7 @@ pub(super) fn memory_policy(
     Ok(())
 }
 
-/// What set_mempolicy(2) would refuse once the container starts.
+/// Refuses policies that set_mempolicy(2) would refuse at start.
 fn check_memory_policy(
     mode: MemoryPolicyModeType,
     nodes: Option<&str>,
@@ -251,6 +252,6 @@ fn check_memory_policy(
 fn in_user_namespace(field: &str) -> SpecError {
     SpecError::unsupported(
         field,
-        "a container in a user namespace has no privilege for more than ordinary time",
+        "requires a privilege that a container in a user namespace lacks",
     )
 }

@@ -7,7 +7,7 @@ use proto_nri as nri;
 
 use super::{base::linux_of, error::SpecError, seccomp};
 
-/// Replaces the filter as a whole, the default errno included (NRI-705).
+/// Replaces the complete filter, including the default errno (NRI-705).
 pub(super) fn apply(spec: &mut Spec, asked: Option<&nri::LinuxSeccomp>) -> Result<(), SpecError> {
     const FIELD: &str = "adjust.linux.seccomp_policy";
     let Some(asked) = asked else {
@@ -71,7 +71,7 @@ fn list<T: std::str::FromStr>(names: &[String], field: &str) -> Result<Option<Ve
     Ok(Some(list).filter(|list| !list.is_empty()))
 }
 
-/// A constant of OCI by its name, such as `SCMP_ACT_ERRNO`.
+/// An OCI constant by its name, such as `SCMP_ACT_ERRNO`.
 fn constant<T: std::str::FromStr>(name: &str, field: &str) -> Result<T, SpecError> {
     name.parse()
         .map_err(|_| SpecError::invalid(field, format!("{name:?} is unknown")))

@@ -1,4 +1,4 @@
-//! Basis of every spec: constructors for OCI values, paths by text.
+//! Constructors for OCI values, and lexical path functions.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use oci_spec::runtime::{
 use super::facts::IdMap;
 use ::nri::owners::removal;
 
-/// The version of the OCI runtime spec that ours are written to.
+/// The version of the OCI runtime spec in every spec that we write.
 pub const OCI_VERSION: &str = "1.2.0";
 
-/// A mount with options; an empty source is left out.
+/// A mount with options; an empty source is omitted.
 pub fn mount(destination: &str, kind: &str, source: impl AsRef<Path>, options: &[&str]) -> Mount {
     let mut mount = Mount::default();
     mount.set_destination(PathBuf::from(destination));
@@ -23,12 +23,12 @@ pub fn mount(destination: &str, kind: &str, source: impl AsRef<Path>, options: &
     mount
 }
 
-/// A file system of the kernel's own, which has its kind for a source.
+/// A kernel file system, with its type as the source.
 pub fn kernel_mount(destination: &str, kind: &str, options: &[&str]) -> Mount {
     mount(destination, kind, kind, options)
 }
 
-/// A namespace of its own (`None`) or one to join.
+/// A new namespace (`None`) or one to join.
 pub fn namespace(kind: LinuxNamespaceType, path: Option<&Path>) -> LinuxNamespace {
     let mut namespace = LinuxNamespace::default();
     namespace.set_typ(kind);
@@ -36,7 +36,7 @@ pub fn namespace(kind: LinuxNamespaceType, path: Option<&Path>) -> LinuxNamespac
     namespace
 }
 
-/// The root, by the path where the caller has mounted it.
+/// The root, at the path where the caller mounted it.
 pub fn root(path: &Path, readonly: bool) -> Root {
     let mut root = Root::default();
     root.set_path(path.to_owned());
@@ -44,7 +44,7 @@ pub fn root(path: &Path, readonly: bool) -> Root {
     root
 }
 
-/// One mapping as the list that OCI wants.
+/// One mapping as the list that OCI expects.
 pub fn id_mappings(map: IdMap) -> Vec<LinuxIdMapping> {
     let mapping = LinuxIdMappingBuilder::default()
         .host_id(map.host_id)
@@ -55,23 +55,23 @@ pub fn id_mappings(map: IdMap) -> Vec<LinuxIdMapping> {
     vec![mapping]
 }
 
-/// The linux section of a spec; one in which nothing is set, where it had none.
+/// The linux section of a spec, created empty if absent.
 pub fn linux_of(spec: &mut Spec) -> &mut Linux {
     spec.linux_mut().get_or_insert_with(empty_linux)
 }
 
-/// The process of a spec; one in which nothing is set, where it had none.
+/// The process of a spec, created empty if absent.
 pub fn process_of(spec: &mut Spec) -> &mut Process {
     spec.process_mut().get_or_insert_with(empty_process)
 }
 
-/// Whether ids are mapped, which is whether the container is in a user namespace.
+/// Whether ids are mapped, that is, whether the container is in a user namespace.
 pub fn is_mapped(linux: &Linux) -> bool {
     let maps = linux.uid_mappings().as_ref();
     maps.is_some_and(|maps| !maps.is_empty())
 }
 
-/// A section in which nothing is set; the crate's own default has masked paths and namespaces.
+/// A section with nothing set; the crate's own default has masked paths and namespaces.
 pub fn empty_linux() -> Linux {
     let mut linux = Linux::default();
     linux.set_resources(None);
@@ -81,8 +81,8 @@ pub fn empty_linux() -> Linux {
     linux
 }
 
-/// A process in which nothing is set but the working directory; the crate's own default runs a
-/// shell with limits and capabilities.
+/// A process with only the working directory set; the crate's own default runs a shell with limits
+/// and capabilities.
 pub fn empty_process() -> Process {
     let mut process = Process::default();
     process.set_terminal(None);
@@ -94,12 +94,12 @@ pub fn empty_process() -> Process {
     process
 }
 
-/// The key of an adjustment's entry, and whether the entry removes what it names.
+/// The key of an adjustment's entry, and whether the entry removes it.
 pub fn marked(key: &str) -> (&str, bool) {
     removal(key).map_or((key, false), |name| (name, true))
 }
 
-/// The path without doubled slashes, `.` and `..`, by its text alone. `..` at the root stays there.
+/// The path without doubled slashes, `.` and `..`, by its text alone. `..` at the root is dropped.
 pub fn clean_path(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

@@ -71,7 +71,7 @@ const DEFAULT: &[&str] = &[
 pub struct CapMask(pub u64);
 
 impl CapMask {
-    /// All that this code knows by name.
+    /// All capabilities with a name in this file.
     pub const KNOWN: Self = Self((1 << NAMES.len()) - 1);
 
     /// Default capabilities of a container (CRI-217).
@@ -98,24 +98,23 @@ impl CapMask {
     }
 
     fn to_oci(self) -> Capabilities {
-        // Both tables hold the same names; a test walks them.
+        // The OCI crate knows all of these names; a test checks it.
         self.names()
             .filter_map(|name| name.parse::<Capability>().ok())
             .collect()
     }
 }
 
-/// The sets of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapSets {
     /// Bounding, permitted and effective.
     pub granted: CapMask,
-    /// Ambient, and for that also inheritable.
+    /// Ambient, and therefore also inheritable.
     pub ambient: CapMask,
 }
 
 impl CapSets {
-    /// The OCI form: inheritable is empty but for what ambient needs.
+    /// The OCI form; inheritable equals ambient.
     pub fn to_oci(self) -> LinuxCapabilities {
         let mut sets = LinuxCapabilities::default();
         sets.set_bounding(Some(self.granted.to_oci()));
@@ -127,11 +126,10 @@ impl CapSets {
     }
 }
 
-/// The sets of a container (CRI-217, CRI-218), given what the daemon holds.
+/// The sets of a container (CRI-217, CRI-218). `held`: the capabilities of the daemon.
 ///
-/// `ALL` is taken before the single names, on each side; a name dropped wins over the same name
-/// added. A name that is unknown, or that the daemon does not hold, is refused where it is added;
-/// dropping what nobody holds is fine as long as the name exists.
+/// `ALL` is applied before single names, on each side; dropping a name wins over adding it. Unknown
+/// names are refused. Adding a capability that the daemon lacks is refused, dropping it is not.
 pub fn sets(
     request: Option<&proto_cri::v1::Capability>,
     privileged: bool,

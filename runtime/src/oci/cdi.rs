@@ -1,6 +1,6 @@
-//! CDI, the Container Device Interface (CRI-227): vendors' files say what a device named
-//! `vendor/class=name` adds to a container. Here: names, files as texts, and who wins; the edits
-//! themselves are in `cdi_apply`.
+//! CDI, the Container Device Interface (CRI-227): vendor files define what a device named
+//! `vendor/class=name` adds to a container. This file parses names and files and resolves
+//! precedence; `cdi_apply` applies the edits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,23 @@ use super::error::SpecError;
 /// Directories of CDI files; the later one wins (CRI-227).
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// A longer file is skipped with a warning; so is one with more devices.
+/// A longer file, or one with more devices, is skipped with a warning.
 pub const MAX_FILE: usize = 1024 * 1024;
 const MAX_DEVICES: usize = 4096;
 
 /// Annotations with this prefix list devices, separated by commas.
 const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
 
-/// A file as the caller read it, `.json` or `.yaml`/`.yml`.
+/// The text of a `.json`, `.yaml` or `.yml` file, read by the caller.
 #[derive(Clone, Debug)]
 pub struct CdiFile {
-    /// Place of its directory in [`DIRECTORIES`]: the higher wins.
+    /// Index of its directory in [`DIRECTORIES`]: the higher wins.
     pub priority: usize,
     pub path: String,
     pub text: String,
 }
 
-/// Edits of a device or of a whole file.
+/// Edits of a device, or of all devices of a file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Edits {
@@ -41,7 +41,7 @@ pub struct Edits {
     pub additional_gids: Vec<u32>,
 }
 
-/// A node; what is left out is looked up on the host.
+/// A node; omitted values are those of the host's node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DeviceNode {
@@ -57,7 +57,7 @@ pub struct DeviceNode {
     pub gid: Option<u32>,
 }
 
-/// An interface of the host that moves into the container.
+/// A host interface that moves into the container.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NetDevice {
@@ -108,7 +108,7 @@ struct Document {
     #[serde(default)]
     #[expect(
         dead_code,
-        reason = "annotations of a vendor's file say nothing to a runtime"
+        reason = "a runtime ignores the annotations of a vendor's file"
     )]
     annotations: BTreeMap<String, String>,
     #[serde(default)]
@@ -122,16 +122,16 @@ struct Document {
 struct Device {
     name: String,
     #[serde(default)]
-    #[expect(dead_code, reason = "annotations of a device say nothing to a runtime")]
+    #[expect(dead_code, reason = "a runtime ignores the annotations of a device")]
     annotations: BTreeMap<String, String>,
     #[serde(default)]
     container_edits: Edits,
 }
 
-/// All devices that can be had, by qualified name.
+/// All available devices, by qualified name.
 #[derive(Clone, Debug, Default)]
 pub struct CdiRegistry {
-    /// Edits that every device of a file brings, once.
+    /// Edits of each file, applied once for all of its devices.
     common: Vec<Edits>,
     devices: BTreeMap<String, Entry>,
 }
@@ -141,13 +141,13 @@ struct Entry {
     priority: usize,
     file: usize,
     edits: Edits,
-    /// Two files of one directory define it: it belongs to neither.
+    /// Two files of one directory define it, so that it is unavailable.
     conflict: bool,
 }
 
 impl CdiRegistry {
-    /// Reads the files. One that cannot be read as CDI is left out with a warning, and so is a device
-    /// that two files of the same directory define: a vendor's mistake must not stop other pods.
+    /// Reads the files. An invalid file, or a device that two files of one directory define, is
+    /// left out with a warning: a vendor's mistake must not stop other pods.
     pub fn load(files: &[CdiFile]) -> (Self, Vec<String>) {
         let mut registry = Self::default();
         let mut warnings = Vec::new();
@@ -187,7 +187,7 @@ impl CdiRegistry {
         }
     }
 
-    /// Names of all devices that can be had.
+    /// Names of all available devices.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.devices
             .iter()
@@ -195,8 +195,8 @@ impl CdiRegistry {
             .map(|(name, _)| name.as_str())
     }
 
-    /// The edits for these devices in order, those of a file before its first device. An error names
-    /// every device that there is not.
+    /// The edits for these devices in order, those of a file before its first device. An error
+    /// names every missing device.
     pub(crate) fn edits(&self, names: &[String]) -> Result<Vec<&Edits>, SpecError> {
         let mut edits = Vec::new();
         let mut files = BTreeSet::new();
@@ -234,7 +234,7 @@ fn parse(file: &CdiFile) -> Result<Document, String> {
         serde_json::from_str(&file.text).map_err(|e| e.to_string())?
     } else {
         let mut options = serde_saphyr::Options::default();
-        // Vendors write file modes as 0666, and mean what the Go tools read.
+        // Vendors write octal file modes as 0666, as the Go tools accept them.
         options.legacy_octal_numbers = true;
         options.with_snippet = false;
         serde_saphyr::from_str_with_options(&file.text, options).map_err(|e| e.to_string())?
@@ -258,7 +258,7 @@ fn parse(file: &CdiFile) -> Result<Document, String> {
     Ok(document)
 }
 
-/// The devices that a container asks for: its field, then its annotations; each once.
+/// The devices that a container requests: its field, then its annotations, without duplicates.
 pub fn cdi_names(config: &ContainerConfig) -> Result<Vec<String>, SpecError> {
     let listed = config
         .annotations

@@ -1,4 +1,4 @@
-//! The edits of CDI devices put into a spec, in the order that CDI prescribes.
+//! Applies the edits of CDI devices to a spec, in the order that CDI prescribes.
 
 use oci_spec::runtime::{LinuxDevice, LinuxIntelRdt, Mount, Process, Spec};
 use proto_nri as nri;
@@ -16,8 +16,8 @@ use super::{
 
 const FIELD: &str = "CDI_devices";
 
-/// Puts these devices of the host into a spec: all at once, so that what several share is added once. An error names every
-/// device that there is not; the spec may have been changed in part.
+/// Adds these devices to a spec, all at once, so that shared edits are applied once. An error names
+/// every missing device; the spec may be partly changed.
 pub(super) fn inject(
     spec: &mut Spec,
     names: &[String],
@@ -68,8 +68,7 @@ fn apply(
     Ok(())
 }
 
-/// Type and numbers that a vendor leaves out are those of the host's node; a node without an
-/// owner belongs to the container's user.
+/// Type and numbers default to those of the host's node, the owner to the container's user.
 fn add_device(spec: &mut Spec, asked: &DeviceNode, view: &dyn HostView) -> Result<(), SpecError> {
     let wrong =
         |cause: &str| SpecError::invalid(FIELD, format!("device node {:?}: {cause}", asked.path));
@@ -136,7 +135,7 @@ fn add_device(spec: &mut Spec, asked: &DeviceNode, view: &dyn HostView) -> Resul
     Ok(())
 }
 
-/// Never shows the value.
+/// The error never contains the value.
 fn set_env(process: &mut Process, entry: &str) -> Result<(), SpecError> {
     let (name, value) = entry.split_once('=').unwrap_or(("", entry));
     if name.is_empty() || name.contains('\0') || value.contains('\0') {
@@ -161,14 +160,14 @@ fn net_device(spec: &mut Spec, asked: &NetDevice) -> Result<(), SpecError> {
     super::apply_nri_linux::net_devices(spec, &asked)
 }
 
-/// Replaces a mount at the same place.
+/// Adds a mount, replacing another at its destination.
 fn add_mount(spec: &mut Spec, asked: &CdiMount) -> Result<(), SpecError> {
     let destination = clean_path(&asked.container_path);
     if !asked.container_path.starts_with('/') || destination == "/" || asked.host_path.is_empty() {
         return Err(SpecError::invalid(
             FIELD,
             format!(
-                "mount of {:?} at {:?}",
+                "invalid mount of {:?} at {:?}",
                 asked.host_path, asked.container_path
             ),
         ));
@@ -225,7 +224,7 @@ fn set_rdt(spec: &mut Spec, asked: &CdiRdt, host: &HostFacts) -> Result<(), Spec
     Ok(())
 }
 
-/// Each once; 0 is no group to add.
+/// Adds each group once; 0 is skipped.
 fn add_gids(process: &mut Process, gids: &[u32]) {
     if gids.is_empty() {
         return;

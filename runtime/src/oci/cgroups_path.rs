@@ -7,7 +7,7 @@ use super::{
 };
 
 const FIELD: &str = "linux.cgroup_parent";
-/// Of our scopes with systemd: `<slice>:<prefix>:<id>`.
+/// Prefix of our systemd scopes: `<slice>:<prefix>:<id>`.
 const SCOPE_PREFIX: &str = "cairn";
 
 /// The `cgroupsPath` of a pod's leaf `id`.
@@ -28,7 +28,7 @@ pub fn of_pod(sandbox: &SandboxFacts, policy: &Policy, id: &str) -> Result<Strin
         CgroupDriver::Systemd if last.ends_with(".slice") => {
             Ok(format!("{last}:{SCOPE_PREFIX}:{id}"))
         }
-        // Also of a pod that was made before the driver was changed.
+        // Also a pod created before the driver changed.
         _ => Ok(format!("{}/{id}", clean.trim_end_matches('/'))),
     }
 }
@@ -74,7 +74,7 @@ mod tests {
             "kubepods-burstable-pod1_2.slice:cairn:abc"
         );
         assert_eq!(make("").expect("valid"), "system.slice:cairn:abc");
-        // A pod of the time before.
+        // A pod from before a change of the driver.
         assert_eq!(make("/kubepods/pod1").expect("valid"), "/kubepods/pod1/abc");
     }
 

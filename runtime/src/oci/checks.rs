@@ -1,9 +1,9 @@
-//! What must hold for any text of `/etc/passwd`, `/etc/group` and a CDI file.
+//! Properties of the parsers of `/etc/passwd`, `/etc/group` and CDI files that hold for any text.
 
 use super::cdi::{CdiFile, CdiRegistry};
 use super::user::{UserRequest, resolve};
 
-/// The text of both files, parted by a NUL; looked up by name and by number.
+/// Resolves users by name and by number. `data`: both files, separated by a NUL.
 pub fn accounts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (passwd, group) = text.split_once('\0').unwrap_or((&text, ""));
@@ -22,7 +22,7 @@ pub fn accounts(data: &[u8]) {
     }
 }
 
-/// A file of CDI devices, as JSON or as YAML: the first byte says which.
+/// Loads a CDI file; the first byte selects JSON or YAML.
 pub fn cdi_file(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else {
         return;

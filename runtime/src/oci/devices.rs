@@ -11,8 +11,8 @@ use super::{
     facts::{HostDevice, HostView},
 };
 
-/// Nodes that every container has: null, zero, full, random, urandom, tty, console, ptmx, pts/*.
-/// The create helper makes them; these are their rules.
+/// Rules of the nodes that every container has: null, zero, full, random, urandom, tty, console,
+/// ptmx, pts/*. The create helper makes the nodes.
 const ALWAYS: &[(i64, Option<i64>)] = &[
     (1, Some(3)),
     (1, Some(5)),
@@ -55,7 +55,7 @@ pub fn rule_for(node: &LinuxDevice, access: &str) -> Option<LinuxDeviceCgroup> {
     (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), access))
 }
 
-/// Deny all, then allow what every container has.
+/// Denies all devices, then allows those that every container has.
 pub fn default_rules() -> Vec<LinuxDeviceCgroup> {
     let mut rules = vec![rule(false, None, None, None, "rwm")];
     rules.extend(
@@ -66,8 +66,8 @@ pub fn default_rules() -> Vec<LinuxDeviceCgroup> {
     rules
 }
 
-/// The devices of a container: those it asks for, and with `all` every one of the host.
-/// `owner` overrides the host's owner of each node (a policy of CRI-226).
+/// The requested devices of a container; `all` adds every device of the host. `owner` replaces the
+/// host's owner of each requested node (CRI-226).
 pub fn build(
     asked: &[Device],
     all: bool,
@@ -78,7 +78,7 @@ pub fn build(
     let mut devices = Devices::default();
     if all {
         devices.rules.push(rule(true, None, None, None, "rwm"));
-        // The container has a console and a ptmx of its own.
+        // The container has its own console and ptmx.
         let own = |d: &&HostDevice| {
             ["/dev/console", "/dev/ptmx"]
                 .iter()
@@ -123,7 +123,7 @@ fn add(
     }
     let directory = directory(&found, &asked.host_path, view);
     for device in &found {
-        // Below a directory each node keeps its place.
+        // A node below a directory keeps its relative path.
         let mut path = PathBuf::from(clean_path(container_path));
         if let Some(rest) = directory
             .as_ref()
@@ -139,7 +139,7 @@ fn add(
     Ok(())
 }
 
-/// The directory that all nodes found lie below; `None` where the path is a node itself.
+/// The directory that contains all found nodes; `None` if the path is itself a node.
 fn directory(found: &[HostDevice], host_path: &str, view: &dyn HostView) -> Option<PathBuf> {
     let below = |base: &Path| {
         found
@@ -187,8 +187,8 @@ fn node(
     Ok(node)
 }
 
-/// Refuses nodes that the create helper cannot make. It makes them below `/dev` only; in a user
-/// namespace it cannot make any, and binds the host's node of the same path instead.
+/// Refuses nodes that the create helper cannot make. It makes nodes below `/dev` only; in a user
+/// namespace it binds the host's node of the same path instead.
 pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
@@ -202,7 +202,7 @@ pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Why this node cannot be made.
+/// The reason why this node cannot be made.
 pub(super) fn refusal(
     device: &LinuxDevice,
     mapped: bool,
@@ -217,12 +217,12 @@ pub(super) fn refusal(
             && (d.major, d.minor) == (device.major(), device.minor())
     };
     if mapped && !view.devices(&path).iter().any(same) {
-        return Some("in a user namespace a node must be where the host has the same one");
+        return Some("in a user namespace the host must have the same node at this path");
     }
     None
 }
 
-/// `b`, `c` (or `u`) and `p`.
+/// The type of a device by its letter: `b`, `c` (or `u`), `p`.
 pub fn kind_of(kind: char) -> Option<LinuxDeviceType> {
     match kind {
         'b' => Some(LinuxDeviceType::B),

@@ -1,35 +1,35 @@
-//! Errors of building a spec: one line naming the field and the cause, and a kind for the edge to map.
+//! Errors of building a spec: one line with field and cause, and a kind for the gRPC code.
 
 use thiserror::Error;
 
-/// Kind of an error; `cri/status.rs` maps these to gRPC codes.
+/// Kind of an error, which `cri/status.rs` maps to a gRPC code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong in itself.
+    /// The request itself is invalid.
     Invalid,
-    /// Something the request names does not exist.
+    /// An object that the request names does not exist.
     NotFound,
-    /// The request is right, this host or this runtime cannot honour it.
+    /// The request is valid, but this host or this runtime cannot honour it.
     Unsupported,
 }
 
-/// A refusal. `field` is the path of the CRI or NRI field, such as `linux.security_context.run_as_group`.
+/// A refused request. `field` is the CRI or NRI path, such as `linux.sysctls`.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// One field, and what is wrong with it.
+    /// One field and the cause.
     #[error("{field}: {cause}")]
     Field {
         kind: ErrorKind,
         field: String,
         cause: String,
     },
-    /// Recursive read-only was asked for and cannot be had; the prefix is a contract (CRI-243).
+    /// Recursive read-only is unavailable; the prefix is a contract (CRI-243).
     #[error("RROUnsupported: mount {destination}: {cause}")]
     RroUnsupported { destination: String, cause: String },
     /// An image volume cannot be mounted; the prefix is a contract (CRI-245).
     #[error("ImageVolumeMountFailed: mount {destination}: {cause}")]
     ImageVolume { destination: String, cause: String },
-    /// Neither the container nor the image says what to run (CRI-126).
+    /// Neither the container nor the image has a command (CRI-126).
     #[error("no command specified: neither the container nor the image has a command")]
     NoCommand,
 }
@@ -52,7 +52,7 @@ impl SpecError {
         Self::of(ErrorKind::Unsupported, field, cause)
     }
 
-    /// The path of the field that it is about, where there is one.
+    /// The path of the field, if the error has one.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Field { field, .. } => Some(field),
@@ -60,7 +60,7 @@ impl SpecError {
         }
     }
 
-    /// The same refusal, told of this field.
+    /// The same error, reported for this field.
     #[must_use]
     pub fn of_field(mut self, path: &str) -> Self {
         if let Self::Field { field, .. } = &mut self {
@@ -69,7 +69,6 @@ impl SpecError {
         self
     }
 
-    /// Kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Field { kind, .. } => *kind,

@@ -1,4 +1,4 @@
-//! Facts that the caller knows and this module may not look up: the sandbox, the host, the image, the policy.
+//! Facts about the sandbox, the host, the image and the policy, provided by the caller.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cdi::CdiRegistry;
 
-/// One range of ids: `length` ids from `container_id` inside stand for those from `host_id` outside.
+/// One range of ids: `length` ids from `container_id` inside map to those from `host_id` outside.
 pub use proto_cri::v1::IdMapping as IdMap;
 
 /// The pinned namespaces of a sandbox. `None` means that the sandbox uses the host's.
@@ -16,24 +16,24 @@ pub struct SandboxNamespaces {
     pub net: Option<PathBuf>,
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
-    /// Of the pause process, where the pod shares a PID namespace.
+    /// Of the pause process, if the pod shares a PID namespace.
     pub pid: Option<PathBuf>,
     /// Of a pod with a user namespace, which owns the others (CRI-225).
     pub user: Option<PathBuf>,
 }
 
-/// Host paths of the files that every container of the pod gets (CRI-202, CRI-204). They are bound as
-/// they are: in a pod with a user namespace they belong to the id that its root is mapped to.
+/// Host paths of the files that every container of the pod gets (CRI-202, CRI-204). They are bound
+/// unmapped: in a pod with a user namespace they belong to the id that its root maps to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxFiles {
     pub hostname: PathBuf,
     pub hosts: PathBuf,
     pub resolv_conf: PathBuf,
-    /// The pod's tmpfs, or the host's `/dev/shm` where IPC is the host's.
+    /// The pod's tmpfs, or the host's `/dev/shm` with host IPC.
     pub shm: PathBuf,
 }
 
-/// A sandbox as it stands; owned by the pod's driver.
+/// The current facts of a sandbox; owned by the pod's driver.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxFacts {
     pub id: String,
@@ -44,28 +44,28 @@ pub struct SandboxFacts {
     /// As the CRI client gave it; empty means [`Policy::default_cgroup_parent`].
     pub cgroup_parent: String,
     pub namespaces: SandboxNamespaces,
-    /// Configuration of the sandbox; a container's own options are checked against it.
+    /// Options of the sandbox; a container's options are checked against them.
     pub namespace_options: NamespaceOption,
-    /// The pod's hostname, or the node's where the network is the host's: `HOSTNAME` (CRI-205).
+    /// The pod's hostname, or the node's with host network: `HOSTNAME` (CRI-205).
     pub hostname: String,
     pub files: SandboxFiles,
     pub host_network: bool,
     pub log_directory: String,
-    /// The single mapping of ids of a pod with a user namespace, for uids and gids alike.
+    /// The mapping of a pod with a user namespace, for uids and gids alike.
     pub user_mapping: Option<IdMap>,
     pub privileged: bool,
-    /// `None` where no labels are set.
+    /// `None` if no labels are set.
     pub selinux: Option<SelinuxLabels>,
     /// Informational (CRI-234).
     pub overhead: Option<LinuxContainerResources>,
     pub resources: Option<LinuxContainerResources>,
-    /// For hooks and status messages; empty for the host's network.
+    /// For hooks and status messages; empty with host network.
     pub ips: Vec<String>,
-    /// Pid of the pause process, 0 where there is none or it is gone.
+    /// Pid of the pause process; 0 if there is none or it has ended.
     pub pause_pid: u32,
 }
 
-/// Cgroup driver: cgroups are made by us, or by systemd on our behalf.
+/// Cgroup driver: the daemon creates cgroups itself, or through systemd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
     #[default]
@@ -73,24 +73,23 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-/// SELinux, as the host had it when the daemon started.
+/// SELinux on the host when the daemon started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelinuxFacts {
-    /// Permissive denies nothing: a label that is not set harms nobody.
+    /// Permissive mode denies nothing, so that a missing label does no harm.
     pub enforcing: bool,
-    /// What the policy has for containers, or why there is nothing.
+    /// The policy's labels for containers, or the reason why there are none.
     pub contexts: Result<SelinuxLabels, String>,
 }
 
-/// What processes and files are to SELinux, `user:role:type:level`: a pod's, a container's, or those that a policy has for
-/// any container.
+/// SELinux labels `user:role:type:level` of processes and files: a pod's, a container's, or a
+/// policy's for any container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelinuxLabels {
     pub process: String,
     pub file: String,
 }
 
-/// A device node of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostDevice {
     pub path: PathBuf,
@@ -109,31 +108,31 @@ pub struct HostDevice {
 pub struct HostFacts {
     /// The capabilities that the daemon holds, as the kernel's bit mask. "All" means these.
     pub capabilities: u64,
-    /// Limits are written to v1 hierarchies, also where an empty v2 one is beside them (hybrid).
+    /// Limits are written to v1 hierarchies, also beside an empty v2 one (hybrid).
     pub cgroup_v1: bool,
     pub hugetlb: bool,
     /// The memory controller counts swap.
     pub swap: bool,
-    /// The cpu controller gives time to real-time processes per cgroup (v1 with RT_GROUP_SCHED).
+    /// The cpu controller assigns real-time per cgroup (v1 with RT_GROUP_SCHED).
     pub realtime: bool,
     pub seccomp: bool,
-    /// `None` where AppArmor is not enabled; else the name of our own profile, or why the daemon could not load it.
+    /// `None` if AppArmor is disabled; else the name of our profile, or why it could not be loaded.
     pub apparmor: Option<Result<String, String>>,
-    /// `None` where SELinux is not enabled.
+    /// `None` if SELinux is disabled.
     pub selinux: Option<SelinuxFacts>,
     /// `mount_setattr` with `AT_RECURSIVE` (Linux 5.12).
     pub recursive_readonly: bool,
-    /// Reason why pods cannot have a user namespace here; `None` where they can, with roots and volumes whose owners are shifted.
+    /// The reason why pods cannot have a user namespace; `None` if they can, with idmapped mounts.
     pub no_user_namespaces: Option<String>,
-    /// resctrl is mounted: classes of cache and memory bandwidth can be had.
+    /// resctrl is mounted: classes of cache and memory bandwidth are available.
     pub resctrl: bool,
     /// The daemon's own `oom_score_adj`.
     pub oom_score_adj: i32,
-    /// All device nodes of the host, for privileged containers. Without ptys, `/dev/shm` and the like.
+    /// All device nodes of the host but ptys, `/dev/shm` and the like, for privileged containers.
     pub devices: Vec<HostDevice>,
 }
 
-/// Propagation of a mount point; the later is the stronger.
+/// Propagation of a mount point; a later one is stronger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Propagation {
     #[default]
@@ -142,7 +141,7 @@ pub enum Propagation {
     Shared,
 }
 
-/// A host path that is about to be bound into a container.
+/// A host path to be bound into a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindSource {
     /// With every symlink resolved (CRI-241).
@@ -150,22 +149,22 @@ pub struct BindSource {
     pub is_dir: bool,
     /// Propagation of the mount that contains `resolved`.
     pub propagation: Propagation,
-    /// It is on a procfs.
+    /// The path is on a procfs.
     pub is_procfs: bool,
 }
 
-/// Where the destinations of mounts are in the container's root, the links of its image followed (CRI-248), by what
-/// [`super::destinations`] answers; one that is not listed is where it is written.
+/// Places of mount destinations in the container's root after following the image's links
+/// (CRI-248), by the paths of [`super::destinations`]. An unlisted destination is its own place.
 pub type Places = BTreeMap<String, String>;
 
-/// Look-ups on the host, implemented by the caller. Every answer is a fact of this moment.
+/// Look-ups on the host, implemented by the caller. An answer holds for the moment only.
 pub trait HostView {
-    /// The source of a bind mount, or `None` where it does not exist.
+    /// The source of a bind mount, or `None` if it does not exist.
     fn bind_source(&self, host_path: &str) -> Option<BindSource>;
 
-    /// The device node at `host_path` (a symlink is followed), or all nodes below it where it is a
-    /// directory; empty where there is none. The `path` of a node below a directory starts with
-    /// `host_path` as asked, or as [`HostView::bind_source`] resolves it.
+    /// The device node at `host_path` (symlinks are followed) or, for a directory, all nodes below
+    /// it; empty if none exists. The `path` of a node below a directory starts with `host_path` as
+    /// requested, or as [`HostView::bind_source`] resolves it.
     fn devices(&self, host_path: &str) -> Vec<HostDevice>;
 
     /// Whether the kernel has an AppArmor profile of this name.
@@ -178,18 +177,18 @@ pub trait HostView {
         false
     }
 
-    /// The CDI devices of the host; asked only for a container that wants some.
+    /// The CDI devices of the host; called only if a container requests some.
     fn cdi(&self) -> CdiRegistry {
         CdiRegistry::default()
     }
 
-    /// The type of the namespace that a file of the host stands for, as the kernel writes it (`net`), or empty where it
-    /// does not say; `None` where there is no namespace.
+    /// The kernel's name for the type of the namespace at this path (`net`), empty if unknown;
+    /// `None` if the path is not a namespace.
     fn namespace(&self, _path: &str) -> Option<String> {
         Some(String::new())
     }
 
-    /// The processors that are online, as the kernel lists them (`0-3,7`); empty where it does not say.
+    /// The online processors in the kernel's form (`0-3,7`); empty if unknown.
     fn online_cpus(&self) -> String {
         String::new()
     }
@@ -199,7 +198,7 @@ pub trait HostView {
         String::new()
     }
 
-    /// Open files that one process may have at most; no limit can be set above it.
+    /// The most open files of one process; no limit can be above it.
     fn max_open_files(&self) -> u64 {
         u64::MAX
     }
@@ -210,14 +209,14 @@ pub struct ApplyContext<'a> {
     pub host: &'a HostFacts,
     pub policy: &'a Policy,
     pub view: &'a dyn HostView,
-    /// Of the mounts that are asked for.
+    /// Of the requested mounts.
     pub places: &'a Places,
 }
 
 /// The parts of an image configuration that a container inherits.
 #[derive(Clone, Default)]
 pub struct ImageFacts {
-    /// Human reference, for the annotation `io.kubernetes.cri.image-name` and NRI.
+    /// Reference for the annotation `io.kubernetes.cri.image-name` and NRI.
     pub name: String,
     /// `repo@sha256:...`, may be empty.
     pub digest: String,
@@ -244,7 +243,7 @@ impl std::fmt::Debug for ImageFacts {
     }
 }
 
-/// The seccomp profile that counts.
+/// The effective seccomp profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SeccompKind {
     #[default]
@@ -257,13 +256,13 @@ pub enum SeccompKind {
 /// Decisions of the operator, by runtime handler (CRI-209).
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
-    /// Of pods that name no handler; what is no handler's own is the same in all.
+    /// For pods that name no handler. Handlers share every value that they do not set themselves.
     pub default: Arc<Policy>,
     pub handlers: BTreeMap<String, Arc<Policy>>,
 }
 
 impl Policies {
-    /// None for a handler that is not configured.
+    /// `None` for a handler that is not configured.
     pub fn get(&self, handler: &str) -> Option<&Arc<Policy>> {
         match handler {
             "" => Some(&self.default),
@@ -271,20 +270,21 @@ impl Policies {
         }
     }
 
-    /// That there is no such handler, and which there are.
+    /// The error for an unknown handler, with the names of the known ones.
     pub fn refusal(&self, handler: &str) -> String {
         let names: Vec<_> = self
             .handlers
             .keys()
             .map(|name| format!("{name:?}"))
             .collect();
-        let there = if names.is_empty() {
-            "there are none".to_owned()
+        let known = if names.is_empty() {
+            "none".to_owned()
         } else {
-            format!("there are {}", names.join(", "))
+            names.join(", ")
         };
         format!(
-            "runtime handler {handler:?}: there is none of this name ({there}; [handlers.{handler}] in cairn.toml makes it)"
+            "runtime handler {handler:?} not found (configured: {known}; \
+             add [handlers.{handler}] to cairn.toml)"
         )
     }
 }
@@ -293,22 +293,22 @@ impl Policies {
 #[derive(Clone, Debug)]
 pub struct Policy {
     pub cgroup_driver: CgroupDriver,
-    /// Used where the CRI client gives no cgroup parent. Absolute, or a slice with systemd.
+    /// Used if the CRI client sends no cgroup parent. Absolute, or a slice with systemd.
     pub default_cgroup_parent: String,
-    /// Meaning of an absent seccomp field. Unconfined by default (CRI-219).
+    /// Profile for an absent seccomp field. Unconfined by default (CRI-219).
     pub seccomp_when_absent: SeccompKind,
     /// Annotations with these prefixes go into the OCI spec (CRI-208).
     pub annotation_prefixes: Vec<String>,
-    /// `type`, soft, hard. Empty means that the daemon's are inherited (CRI-235).
+    /// `type`, soft, hard. Empty means that the daemon's limits are inherited (CRI-235).
     pub rlimits: Vec<(String, u64, u64)>,
-    /// Never ask for a lower score than the daemon's own (CRI-233).
+    /// Never set a score below the daemon's own (CRI-233).
     pub restrict_oom_score_adj: bool,
-    /// Ignore huge page limits where the controller is missing (CRI-231).
+    /// Ignore huge page limits if the controller is missing (CRI-231).
     pub tolerate_missing_hugetlb: bool,
     pub ignore_image_volumes: bool,
-    /// Devices belong to the container's user instead of the host's owner (CRI-226).
+    /// Devices belong to the container's user, not to the host's owner (CRI-226).
     pub device_ownership_from_user: bool,
-    /// A privileged container gets no device of the host, and no rule that would let it make one.
+    /// A privileged container gets no host device, and no rule that would let it make one.
     pub privileged_without_host_devices: bool,
     /// An empty list of masked or read-only paths means containerd's default.
     pub default_masks: bool,

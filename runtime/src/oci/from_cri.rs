@@ -1,4 +1,4 @@
-//! A container's OCI spec from its CRI configuration: the place where the parts come together.
+//! Builds a container's OCI spec from its CRI configuration.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,6 @@ use super::{
     user::{self, ResolvedUser, UserRequest},
 };
 
-/// All that a container's spec is made of.
 pub struct Inputs<'a> {
     pub id: &'a str,
     pub config: &'a ContainerConfig,
@@ -41,7 +40,7 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     pub image: &'a ImageFacts,
     pub view: &'a dyn HostView,
-    /// Of the mounts of the configuration.
+    /// Of the configured mounts.
     pub places: &'a Places,
     /// Mount point of the root.
     pub rootfs: &'a Path,
@@ -53,13 +52,13 @@ pub struct Inputs<'a> {
     /// The PID namespace of the target container, if it runs in this pod.
     pub target_pid_namespace: Option<&'a Path>,
     /// Prepared directories for [`image_volumes`], by container path. Their content has the image's
-    /// owners, also in a pod with a user namespace: there the mount is mapped.
+    /// owners; in a pod with a user namespace the mount is mapped.
     pub volumes: &'a BTreeMap<String, PathBuf>,
     /// Prepared trees of image mounts, by container path as configured.
     pub image_mounts: &'a BTreeMap<String, PathBuf>,
 }
 
-/// A container's spec and what status, hooks and the monitor need beside it.
+/// A container's spec, and the values that status, hooks and the monitor need.
 #[derive(Clone)]
 pub struct ContainerSpec {
     pub spec: Spec,
@@ -69,16 +68,16 @@ pub struct ContainerSpec {
     pub user: ResolvedUser,
     pub seccomp: SeccompKind,
     pub privileged: bool,
-    /// Trees on the host that get the container's SELinux label before it starts.
+    /// Host trees that get the container's SELinux label before it starts.
     pub relabel: Vec<PathBuf>,
-    /// For ContainerStatus, as the spec has them now.
+    /// For ContainerStatus, as in the spec.
     pub resources: LinuxContainerResources,
-    /// For the log: what was read leniently.
+    /// For the log: leniently parsed values.
     pub warnings: Vec<String>,
 }
 
 impl std::fmt::Debug for ContainerSpec {
-    /// Without the spec: its environment must not reach a log.
+    /// Omits the spec: its environment must not reach a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ContainerSpec")
             .field("log_path", &self.log_path)
@@ -181,7 +180,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     })
 }
 
-/// The seccomp profile that a container will get; the caller reads the file of a localhost one.
+/// The seccomp profile of a container; the caller reads the file of a localhost one.
 #[expect(
     deprecated,
     reason = "kubelets and crictl files still send the old string"
@@ -199,8 +198,8 @@ pub fn seccomp_choice(config: &ContainerConfig, policy: &Policy) -> Result<Secco
     )
 }
 
-/// The image's volumes that no mount of the container covers, cleaned, in order (CRI-129). The caller
-/// prepares a directory for each.
+/// The image's volumes that no mount of the container covers, cleaned and sorted (CRI-129). The
+/// caller prepares a directory for each.
 pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts, policy: &Policy) -> Vec<String> {
     if policy.ignore_image_volumes {
         return Vec::new();
@@ -222,7 +221,7 @@ pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts, policy: &Poli
     paths
 }
 
-/// Path of the log: both parts given, or none (CRI-130).
+/// The path of the log, if both parts are given (CRI-130).
 pub fn log_path(directory: &str, file: &str) -> Result<Option<PathBuf>, SpecError> {
     if directory.is_empty() || file.is_empty() {
         return Ok(None);
@@ -267,7 +266,7 @@ fn resolve_user(
     })
 }
 
-/// Ids without a counterpart on the host are nobody's: no process can have them.
+/// Refuses ids that the pod's user namespace does not map: no process can have them.
 fn check_mapped(user: &ResolvedUser, mapping: Option<IdMap>) -> Result<(), SpecError> {
     let Some(IdMap { length, .. }) = mapping else {
         return Ok(());
@@ -313,7 +312,7 @@ fn process_section(
     process.set_capabilities(Some(capabilities.to_oci()));
     let limits = rlimits(inputs.policy, inputs.view.max_open_files())?;
     process.set_rlimits(Some(limits).filter(|list| !list.is_empty()));
-    // `false` beside seccomp is an error to libcontainer: the key is left out.
+    // libcontainer rejects `false` beside seccomp, so that the key is omitted.
     process.set_no_new_privileges(context.no_new_privs.then_some(true));
     process.set_apparmor_profile(apparmor::profile(
         context.apparmor.as_ref(),
@@ -331,7 +330,7 @@ fn process_section(
     Ok(process)
 }
 
-/// The user section; the login name is not part of it on Linux.
+/// The user section; on Linux it does not include the login name.
 pub(super) fn oci_user(user: &ResolvedUser) -> User {
     let mut oci = User::default();
     oci.set_uid(user.uid);

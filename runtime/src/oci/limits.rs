@@ -1,6 +1,6 @@
-//! Limits that are asked for, merged into those of a spec (CRI-230 to CRI-232, NRI-706). CRI's come as NRI's.
+//! Merges requested limits into those of a spec (CRI-230 to CRI-232, NRI-706). CRI's come as NRI's.
 //!
-//! Zero means "not given", and so does absent: the old value stays. Some plugins send the zeros of CRI back (NRI-1231).
+//! Zero and absent both keep the old value. Some plugins send the zeros of CRI back (NRI-1231).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,17 +19,17 @@ use super::{
     facts::{ApplyContext, HostFacts},
 };
 
-/// The least memory that a container can be started with: one starts with 512 KiB at times, and with 704 KiB always, as
-/// tried with and without a profile of seccomp, masks and a PID namespace that is joined.
+/// The least memory of a container. In trials one starts with 512 KiB at times and with 704 KiB
+/// always, with and without a seccomp profile, masks and a joined PID namespace.
 pub const LEAST_MEMORY: i64 = 1 << 20;
-/// What the kernel takes as a period of CPU time, and at least as its share, in microseconds.
+/// Periods of CPU time that the kernel accepts, and the least quota, in microseconds.
 const PERIODS: RangeInclusive<u64> = 1_000..=1_000_000;
 const LEAST_QUOTA: i64 = 1_000;
-/// The longest list of processors or nodes that is written to a cgroup.
+/// The longest list of processors or nodes for a cgroup, in bytes.
 const LIST_MAX: usize = 4096;
 
-/// Whoever asks for limits: how a refusal names the fields that CRI and NRI both have, and what becomes of swap.
-pub(super) struct Asker {
+/// The requester of limits: its names for fields that CRI and NRI share, and its rule for swap.
+pub(super) struct Requester {
     parent: &'static str,
     quota: &'static str,
     period: &'static str,
@@ -37,11 +37,11 @@ pub(super) struct Asker {
     mems: &'static str,
     limit: &'static str,
     swap: &'static str,
-    /// A memory limit without one of swap means no swap. Else swap follows it as long as it has no value of its own.
+    /// A memory limit without a swap limit replaces an existing swap limit.
     ends_swap: bool,
 }
 
-pub(super) const CRI: Asker = Asker {
+pub(super) const CRI: Requester = Requester {
     parent: "linux.resources",
     quota: "cpu_quota",
     period: "cpu_period",
@@ -52,8 +52,8 @@ pub(super) const CRI: Asker = Asker {
     ends_swap: false,
 };
 
-/// Of an existing container.
-pub(super) const UPDATE: Asker = Asker {
+/// An update of an existing container.
+pub(super) const UPDATE: Requester = Requester {
     parent: "update.linux.resources",
     quota: "cpu.quota",
     period: "cpu.period",
@@ -64,14 +64,14 @@ pub(super) const UPDATE: Asker = Asker {
     ends_swap: false,
 };
 
-/// Of a new container.
-pub(super) const ADJUSTMENT: Asker = Asker {
+/// An adjustment of a new container.
+pub(super) const ADJUSTMENT: Requester = Requester {
     parent: "adjust.linux.resources",
     ends_swap: true,
     ..UPDATE
 };
 
-impl Asker {
+impl Requester {
     fn invalid(&self, field: &str, cause: String) -> SpecError {
         SpecError::invalid(format!("{}.{field}", self.parent), cause)
     }
@@ -81,7 +81,7 @@ impl Asker {
     }
 }
 
-/// The limits of a spec, if it has any.
+/// The limits of a spec, if any.
 pub fn current(spec: &Spec) -> Option<&LinuxResources> {
     spec.linux().as_ref()?.resources().as_ref()
 }
@@ -91,7 +91,7 @@ pub(super) fn merge(
     resources: &mut LinuxResources,
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let host = context.host;
     if let Some(asked) = &asked.cpu {
@@ -128,7 +128,7 @@ fn merge_cpu(
     cpu: &mut LinuxCpu,
     asked: &nri::LinuxCpu,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let number = |value: &Option<nri::OptionalUInt64>| {
         let value = value.as_ref().map(|v| v.value);
@@ -157,13 +157,13 @@ fn merge_cpu(
     Ok(())
 }
 
-/// Swap is the total of memory and swap. Without a value of its own it equals the memory limit, which means no swap, and
-/// follows it in an update; an adjustment's memory limit ends a swap limit that there was (`ends_swap`).
+/// Swap is the total of memory and swap. Without its own value it equals the memory limit (no swap)
+/// and follows it in an update; an adjustment's memory limit replaces a swap limit (`ends_swap`).
 fn merge_memory(
     memory: &mut LinuxMemory,
     asked: &nri::LinuxMemory,
     host: &HostFacts,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let limit = limit_of(&asked.limit, by, by.limit)?;
     if let Some(cause) = limit.and_then(too_little_memory) {
@@ -205,10 +205,10 @@ fn too_little_memory(limit: i64) -> Option<String> {
     })
 }
 
-/// Present and not zero; -1 is unlimited.
+/// The limit, if present and not zero; -1 means unlimited.
 fn limit_of(
     value: &Option<nri::OptionalInt64>,
-    by: &Asker,
+    by: &Requester,
     field: &str,
 ) -> Result<Option<i64>, SpecError> {
     match value.as_ref().map_or(0, |v| v.value) {
@@ -218,7 +218,11 @@ fn limit_of(
     }
 }
 
-fn check_bandwidth(quota: Option<i64>, period: Option<u64>, by: &Asker) -> Result<(), SpecError> {
+fn check_bandwidth(
+    quota: Option<i64>,
+    period: Option<u64>,
+    by: &Requester,
+) -> Result<(), SpecError> {
     if let Some(cause) = period.and_then(wrong_period) {
         return Err(by.invalid(by.period, cause));
     }
@@ -241,17 +245,17 @@ fn wrong_quota(quota: i64) -> Option<String> {
 
 type ListCheck = fn(&str, &ApplyContext<'_>) -> Result<String, String>;
 
-/// The list, if the host has these processors now.
+/// The list, if all of its processors are online.
 fn cpus_of(text: &str, context: &ApplyContext<'_>) -> Result<String, String> {
     among(text, &context.view.online_cpus(), "CPU", "online are")
 }
 
-/// The list, if the host has these nodes and they have memory.
+/// The list, if all of its nodes have memory.
 pub(super) fn nodes_of(text: &str, context: &ApplyContext<'_>) -> Result<String, String> {
     among(text, &context.view.memory_nodes(), "memory node", "it has")
 }
 
-/// `text` as a list of what is in `there`, the kernel's own list; where that is empty, the kernel decides.
+/// Checks `text` against `there`, the kernel's list; if that is empty, the kernel decides.
 fn among(text: &str, there: &str, what: &str, which: &str) -> Result<String, String> {
     let list = text.trim();
     if list.len() > LIST_MAX {
@@ -271,7 +275,7 @@ fn among(text: &str, there: &str, what: &str, which: &str) -> Result<String, Str
     }
 }
 
-/// A list such as `0-3,7`, or `None` where it is none.
+/// A list such as `0-3,7`; `None` if invalid.
 fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
     let number = |part: &str| part.parse::<u32>().ok().filter(|_| part.len() <= 6);
     let range = |range: &str| {
@@ -282,12 +286,12 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
     list.split(',').map(range).collect()
 }
 
-/// Sets limits by page size. Without the controller they are refused, or passed over by the policy.
+/// Sets limits by page size. Without the controller they are refused, or ignored by the policy.
 fn put_hugepages(
     resources: &mut LinuxResources,
     limits: &[nri::HugepageLimit],
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let (host, policy) = (context.host, context.policy);
     if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
@@ -311,7 +315,7 @@ fn put_hugepages(
 fn put_hugepage(
     list: &mut Vec<LinuxHugepageLimit>,
     asked: &nri::HugepageLimit,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     let page_size = asked.page_size.as_str();
     let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
@@ -333,12 +337,12 @@ fn put_hugepage(
     Ok(())
 }
 
-/// Sets what is given for single files of the cgroup.
+/// Sets the values of single cgroup files.
 fn put_unified(
     resources: &mut LinuxResources,
     unified: &BTreeMap<String, String>,
     context: &ApplyContext<'_>,
-    by: &Asker,
+    by: &Requester,
 ) -> Result<(), SpecError> {
     if unified.is_empty() {
         return Ok(());
@@ -360,7 +364,7 @@ fn put_unified(
     Ok(())
 }
 
-/// A key is the name of one file of the container's cgroup: nothing that leads elsewhere.
+/// A key must be the name of one limit file in the container's cgroup.
 fn check_unified(key: &str, value: &str) -> Result<(), String> {
     let name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !key.contains('.') || key.starts_with('.') || !key.chars().all(name) {
@@ -375,7 +379,7 @@ fn check_unified(key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The limits that have fields of their own, by the names of their files; the kernel knows more forms of lists.
+/// Checks files of limits with fields of their own. Other forms of lists are left to the kernel.
 fn check_file(key: &str, value: &str, context: &ApplyContext<'_>) -> Result<(), String> {
     let wrong = match key {
         "cpuset.cpus" if ranges(value).is_some() => cpus_of(value, context).err(),
@@ -393,7 +397,7 @@ fn check_file(key: &str, value: &str, context: &ApplyContext<'_>) -> Result<(), 
     wrong.map_or(Ok(()), |cause| Err(format!("{key:?}: {cause}")))
 }
 
-/// A number of bytes as the kernel reads it: also octal or hexadecimal, and with a suffix.
+/// A number of bytes in the kernel's forms: also octal or hexadecimal, and with a suffix.
 fn bytes_of(text: &str) -> Option<i64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (radix, text) = match hex {
@@ -417,7 +421,10 @@ fn bytes_of(text: &str) -> Option<i64> {
     number.checked_mul(1 << shift)
 }
 
-fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDeviceCgroup, SpecError> {
+fn device_rule(
+    asked: &nri::LinuxDeviceCgroup,
+    by: &Requester,
+) -> Result<LinuxDeviceCgroup, SpecError> {
     let wrong = |cause: String| Err(by.invalid("devices", cause));
     let kind = match asked.r#type.as_str() {
         "" | "a" => None,
@@ -429,7 +436,7 @@ fn device_rule(asked: &nri::LinuxDeviceCgroup, by: &Asker) -> Result<LinuxDevice
     if access.is_empty() || !access.chars().all(|c| "rwm".contains(c)) {
         return wrong(format!("invalid access {access:?} (must be of \"rwm\")"));
     }
-    // A negative number means all, as an absent one does.
+    // A negative or absent number means all.
     let number =
         |value: &Option<nri::OptionalInt64>| value.as_ref().map(|v| v.value).filter(|v| *v >= 0);
     let (major, minor) = (number(&asked.major), number(&asked.minor));

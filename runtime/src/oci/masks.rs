@@ -1,10 +1,10 @@
-//! Paths of a container that are hidden or read-only (CRI-223).
+//! Hidden and read-only paths of a container (CRI-223).
 
 use proto_cri::v1::LinuxContainerSecurityContext;
 
 use super::{error::SpecError, facts::Policy};
 
-/// What containerd masks by default.
+/// Paths that containerd masks by default.
 const MASKED: [&str; 11] = [
     "/proc/acpi",
     "/proc/asound",
@@ -18,7 +18,7 @@ const MASKED: [&str; 11] = [
     "/sys/devices/virtual/powercap",
     "/proc/scsi",
 ];
-/// What containerd makes read-only by default.
+/// Paths that containerd makes read-only by default.
 const READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -33,16 +33,17 @@ pub(super) struct Masks {
     pub read_only: Option<Vec<String>>,
 }
 
-/// Exactly as given. An empty list means none, or where the policy says so, the default: a client cannot say which.
+/// The given paths. An empty list means none or, if the policy says so, the default.
 pub(super) fn masks(
     context: &LinuxContainerSecurityContext,
     policy: &Policy,
 ) -> Result<Masks, SpecError> {
     let list = |given: &[String], default: &[&str], field: &str| {
         check(given, field)?;
-        let list: Vec<_> = match policy.default_masks && given.is_empty() {
-            true => default.iter().map(|path| (*path).to_owned()).collect(),
-            false => given.to_vec(),
+        let list: Vec<_> = if policy.default_masks && given.is_empty() {
+            default.iter().map(|path| (*path).to_owned()).collect()
+        } else {
+            given.to_vec()
         };
         Ok(Some(list).filter(|list| !context.privileged && !list.is_empty()))
     };

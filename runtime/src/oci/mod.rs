@@ -1,9 +1,9 @@
-//! Pure: CRI values, image configuration and NRI adjustments in, an OCI runtime spec out. No I/O, no clock.
+//! OCI runtime specs from CRI values, image configuration and NRI adjustments. No I/O, no clock.
 //!
 //! ```text
-//!  PodSandboxConfig ──sandbox::plan──► SandboxPlan          (what the pod asks of its sandbox)
+//!  PodSandboxConfig ──sandbox::plan──► SandboxPlan          (the pod's request for its sandbox)
 //!  ContainerConfig, SandboxFacts, HostFacts, ImageFacts
-//!        │ container_spec                 pause_spec         (only where a PID namespace is shared)
+//!        │ container_spec                 pause_spec         (only for a shared PID namespace)
 //!        ▼
 //!  ContainerSpec { spec, user, seccomp, stop signal, ... }
 //!        │ nri_container ──► plugins ──► ContainerAdjustment
@@ -11,10 +11,10 @@
 //!  Spec ──► the create helper;  apply_update / apply_nri_update for a change later
 //! ```
 //!
-//! What must be looked up (a bind source, a device node, the mount a path lies in) comes through
-//! [`HostView`], which the caller implements; this module itself opens nothing (invariant 5).
-//! A value that cannot be honoured is refused with an error that names its field.
-//! No environment value ever enters an error or a `Debug` output of this module.
+//! Look-ups (a bind source, a device node, the mount of a path) come through [`HostView`], which
+//! the caller implements; this module opens nothing (invariant 5). A value that cannot be honoured
+//! is refused with an error that names its field. No environment value enters an error or a `Debug`
+//! output.
 
 pub mod annotations;
 pub mod apparmor;

@@ -1,5 +1,5 @@
-//! The mounts of a container: defaults, the pod's files, image volumes, the container's own
-//! (CRI-204, CRI-240 to CRI-248), in an order in which parents come first.
+//! The mounts of a container: defaults, the pod's files, image volumes and the container's own
+//! (CRI-204, CRI-240 to CRI-248). Parents come first.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -14,20 +14,19 @@ use super::{
     namespaces::common_mapping,
 };
 
-/// The group that owns terminals in every distribution we know.
+/// The group that owns terminals in every known distribution.
 const TTY_GROUP: u32 = 5;
 
-/// The kernel's own: an image has no say in them.
+/// The kernel's own places, where a VOLUME of an image is refused.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Parameters of a container's mounts.
 pub struct MountInputs<'a> {
     pub mounts: &'a [CriMount],
     pub sandbox: &'a SandboxFacts,
     pub host: &'a HostFacts,
     pub view: &'a dyn HostView,
     pub places: &'a Places,
-    /// Files of the container get labels.
+    /// The container's files get labels.
     pub labelled: bool,
     pub privileged: bool,
     pub readonly_rootfs: bool,
@@ -37,18 +36,18 @@ pub struct MountInputs<'a> {
     pub image_mounts: &'a BTreeMap<String, PathBuf>,
 }
 
-/// The list, and what the root must propagate for it.
+/// The list, and the propagation that it requires of the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mounts {
     pub list: Vec<Mount>,
-    /// `slave` or `shared` where some mount needs it: the create helper knows the form without `r`.
+    /// `slave` or `shared` if a mount needs it: the create helper knows the form without `r`.
     pub rootfs_propagation: Option<&'static str>,
     /// Sources that get the container's SELinux label (CRI-244).
     pub relabel: Vec<PathBuf>,
 }
 
 /// Builds the list. A mount of the container replaces a default or injected one at its destination;
-/// two of its own at one destination are both kept, the later on top.
+/// of two of its own at one destination both stay, the later on top.
 pub fn build(inputs: &MountInputs<'_>) -> Result<Mounts, SpecError> {
     let mut own = Vec::new();
     let mut propagation = Propagation::Private;
@@ -88,7 +87,7 @@ fn default_mounts(inputs: &MountInputs<'_>) -> Vec<Mount> {
         "ptmxmode=0666",
         "mode=0620",
     ];
-    // The group of terminals has an id in the user namespace.
+    // The user namespace maps the group of terminals.
     if mapping.is_none_or(|m| m.length > TTY_GROUP) {
         pts.push("gid=5");
     }
@@ -97,11 +96,12 @@ fn default_mounts(inputs: &MountInputs<'_>) -> Vec<Mount> {
     let dev = ["nosuid", "strictatime", "mode=755", "size=65536k"];
     let plain = ["nosuid", "noexec", "nodev"];
     let cgroup = ["nosuid", "noexec", "nodev", "relatime", access];
-    // A sysfs of the host's network cannot be mounted in a user namespace: it is bound (CRI-225).
+    // In a user namespace the sysfs of the host's network can only be bound (CRI-225).
     let sys = if inputs.sandbox.host_network && mapping.is_some() {
-        let readonly = match inputs.host.recursive_readonly {
-            true => "rro",
-            false => "ro",
+        let readonly = if inputs.host.recursive_readonly {
+            "rro"
+        } else {
+            "ro"
         };
         let options = ["rbind", "rprivate", "nosuid", "noexec", "nodev", readonly];
         mount("/sys", "bind", "/sys", &options)
@@ -147,7 +147,7 @@ fn injected(inputs: &MountInputs<'_>) -> Vec<Mount> {
     list
 }
 
-/// Volumes of the image; the root is none.
+/// Volumes of the image, except the root.
 fn volumes(inputs: &MountInputs<'_>) -> Vec<Mount> {
     let mut list = Vec::new();
     for (destination, source) in inputs.volumes {
@@ -236,14 +236,14 @@ fn host_source(
     Ok((source.resolved, propagation, source.is_procfs))
 }
 
-/// The destinations whose places must be known.
+/// Destinations whose places the caller must look up: the absolute ones, cleaned.
 pub fn destinations<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let absolute = paths.into_iter().filter(|path| path.starts_with('/'));
     absolute.map(clean_path).collect()
 }
 
-/// Refuses a mount inside or over `/proc`, as runc does: it would stand in for what the kernel says, and for what is
-/// written to it, labels and settings among them. `is_procfs`: it mounts one.
+/// Refuses a mount inside or over `/proc`, as runc does: it would replace kernel files, also those
+/// that labels and settings are written to. `is_procfs`: the mount is a procfs.
 pub(super) fn check_place(
     destination: &str,
     places: &Places,
@@ -258,26 +258,26 @@ pub(super) fn check_place(
             "" if is_procfs => continue,
             "" => "/proc can only be replaced by a procfs".to_owned(),
             file if PROC_FILES.contains(&file) => continue,
-            _ => "nothing can be mounted inside /proc but what lxcfs stands in for".to_owned(),
+            _ => "inside /proc only the files that lxcfs replaces can be mounted over".to_owned(),
         };
-        return Err(told(why, destination, place));
+        return Err(with_link(why, destination, place));
     }
     Ok(())
 }
 
-/// Refuses VOLUMEs of an image at or below the kernel's own places. A mount that a client asks for may be there.
+/// Refuses VOLUMEs of an image at or below the kernel's places. A client may mount there.
 pub fn check_volumes(paths: &[String], places: &Places) -> Result<(), SpecError> {
     for path in paths {
         let place = place_of(path, places);
         let is_inside = |of: &&&str| below(path, of).or_else(|| below(place, of)).is_some();
         if let Some(of) = OF_THE_KERNEL.iter().find(is_inside) {
             let why = format!(
-                "an image can have no VOLUME at or below {of} (a mount of the container there, or \
-                 container.ignore_image_volumes, does without it)"
+                "an image cannot have a VOLUME at or below {of} (mount something there, or set \
+                 container.ignore_image_volumes)"
             );
             return Err(SpecError::invalid(
                 format!("image VOLUME {path:?}"),
-                told(why, path, place),
+                with_link(why, path, place),
             ));
         }
     }
@@ -288,21 +288,23 @@ fn place_of<'a>(destination: &'a str, places: &'a Places) -> &'a str {
     places.get(destination).map_or(destination, String::as_str)
 }
 
-/// What is left of `path` at or below `base`, which is empty at it.
+/// The rest of `path` below `base`, empty for `base` itself.
 fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(base)?;
     let inside = rest.strip_prefix('/');
     inside.or_else(|| rest.is_empty().then_some(rest))
 }
 
-fn told(why: String, destination: &str, place: &str) -> String {
-    match destination == place {
-        true => why,
-        false => format!("a link of the image leads it to {place:?}: {why}"),
+/// The cause, with the place if a link of the image changes the destination.
+fn with_link(why: String, destination: &str, place: &str) -> String {
+    if destination == place {
+        why
+    } else {
+        format!("a link of the image leads it to {place:?}: {why}")
     }
 }
 
-/// Whether a mount with this propagation can have a source on a mount with that one (CRI-242, NRI-721).
+/// Checks that a source with this propagation allows the requested one (CRI-242, NRI-721).
 pub(super) fn check_propagation(
     asked: Propagation,
     source: Propagation,
@@ -338,7 +340,7 @@ fn image_source(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<PathBuf, Spe
     }
 }
 
-/// `rw`, `ro` (this mount only) or `rro` (all below it as well), CRI-243.
+/// `rw`, `ro` (this mount only) or `rro` (also all mounts below it), CRI-243.
 fn access(
     cri: &CriMount,
     host: &HostFacts,
@@ -362,7 +364,7 @@ fn access(
     Ok("rro")
 }
 
-/// Field 11: what kubelet may add (CRI-246).
+/// Field 11: the options that kubelet may add (CRI-246).
 fn extra_options(cri: &CriMount) -> Result<Vec<&'static str>, SpecError> {
     let known = |option: &str| {
         ["nodev", "nosuid", "noexec"]

@@ -1,4 +1,4 @@
-//! Which namespaces a container joins, makes or shares with the host (CRI-200, CRI-225).
+//! The namespaces that a container joins, makes or shares with the host (CRI-200, CRI-225).
 
 use std::path::Path;
 
@@ -13,19 +13,19 @@ use super::{
 
 const FIELD: &str = "linux.security_context.namespace_options";
 
-/// Whose PID namespace the container's processes are in.
+/// The PID namespace of the container's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidNamespace {
-    /// The one of the pause process.
+    /// That of the pause process.
     Pod,
-    /// Its own: PID 1 is the container's first process.
+    /// A new one: PID 1 is the container's first process.
     Own,
     Host,
     /// That of another container of the pod.
     Target,
 }
 
-/// The mode of an option by its number; an unknown number is refused.
+/// The mode of an option by its number; unknown numbers are refused.
 pub fn mode(value: i32, field: &str) -> Result<NamespaceMode, SpecError> {
     NamespaceMode::try_from(value)
         .map_err(|_| wrong(field, format!("unknown namespace mode {value}")))
@@ -35,8 +35,8 @@ fn wrong(field: &str, cause: impl Into<String>) -> SpecError {
     SpecError::invalid(format!("{FIELD}.{field}"), cause)
 }
 
-/// PID namespace of a container. A container that asks for the pod's in a pod without a
-/// shared one gets what the pod has: its own, or the host's.
+/// The PID namespace of a container. A request for the pod's namespace, in a pod that shares none,
+/// gets what the pod has: its own, or the host's.
 pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNamespace, SpecError> {
     let pod = mode(sandbox.namespace_options.pid, "pid")?;
     match mode(options.pid, "pid")? {
@@ -55,8 +55,8 @@ pub fn pid(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<PidNames
     }
 }
 
-/// The namespace list of a container. `target` is the PID namespace of the target container, which
-/// the caller has found running in the same pod.
+/// The namespaces of a container. `target`: the PID namespace of the target container, which the
+/// caller has found running in the same pod.
 pub fn build(
     options: &NamespaceOption,
     sandbox: &SandboxFacts,
@@ -75,7 +75,7 @@ pub fn build(
             let path = sandbox.namespaces.pid.as_deref().ok_or_else(|| {
                 SpecError::not_found(
                     format!("{FIELD}.pid"),
-                    "the pod's shared PID namespace is gone",
+                    "the pod's shared PID namespace no longer exists",
                 )
             })?;
             list.push(namespace(LinuxNamespaceType::Pid, Some(path)));
@@ -100,7 +100,7 @@ pub fn build(
     Ok(list)
 }
 
-/// The pod's namespaces that all its processes join; whose process ids they see is decided one by one.
+/// The namespaces that all processes of the pod join. The PID namespace is decided per container.
 pub(super) fn joined(pod: &SandboxNamespaces) -> impl Iterator<Item = LinuxNamespace> {
     [
         (LinuxNamespaceType::Network, &pod.net),
@@ -127,7 +127,7 @@ fn same_as_pod(value: i32, pod_uses_host: bool, field: &str) -> Result<(), SpecE
     }
 }
 
-/// A container's user namespace must be the pod's (CRI-225). Absent options say nothing.
+/// Checks that a container's user namespace is the pod's (CRI-225). Absent options pass.
 fn check_user(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<(), SpecError> {
     if options.userns_options.is_none() {
         return Ok(());
@@ -138,7 +138,7 @@ fn check_user(options: &NamespaceOption, sandbox: &SandboxFacts) -> Result<(), S
     Err(wrong("userns_options", "differs from the pod's"))
 }
 
-/// The mapping that a user namespace option asks for; `None` for the host's (CRI-225).
+/// The mapping that a user namespace option requests; `None` for the host's (CRI-225).
 pub fn user_mapping(options: &NamespaceOption) -> Result<Option<IdMap>, SpecError> {
     let field = format!("{FIELD}.userns_options");
     let Some(user) = &options.userns_options else {
@@ -154,7 +154,7 @@ pub fn user_mapping(options: &NamespaceOption) -> Result<Option<IdMap>, SpecErro
     }
 }
 
-/// The single mapping of uids and gids alike.
+/// The single mapping, which must be the same for uids and gids.
 pub(super) fn common_mapping(
     uids: &[IdMap],
     gids: &[IdMap],
@@ -170,7 +170,7 @@ pub(super) fn common_mapping(
     ))
 }
 
-/// The single mapping of a list; it must contain root and not run over the end of the ids.
+/// The single mapping of a list; it must contain root and stay within the range of ids.
 fn single(list: &[IdMap], field: &str) -> Result<IdMap, SpecError> {
     let [map] = list else {
         return Err(SpecError::invalid(

@@ -1,17 +1,17 @@
-//! Limits of an adjustment that this host, or every kernel of today, does not have.
+//! Refuses limits of an adjustment that this host, or every current kernel, lacks.
 //!
-//! Only an adjustment is held to this: a plugin names what it means. A kubelet names every page size and its
-//! swap on every host, so its updates leave out what is not there (CRI-231).
+//! Updates are exempt: a kubelet sends every page size and its swap to every host, so that
+//! unavailable limits are left out (CRI-231). A plugin means what it requests.
 
 use proto_nri as nri;
 
 use super::{error::SpecError, facts::HostFacts};
 
 const FIELD: &str = "adjust.linux.resources";
-/// Processes that a start has at a time: the create helper, and two that it forks.
+/// Processes that exist at once during a start: the create helper, and two that it forks.
 const LEAST_PIDS: i64 = 3;
 
-/// The first limit that cannot be had, by the name of its field.
+/// Refuses the first unavailable limit, by the name of its field.
 pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(), SpecError> {
     if let Some(memory) = &asked.memory {
         check_memory(memory, host)?;
@@ -19,7 +19,7 @@ pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(),
     if let Some(cpu) = &asked.cpu {
         let runtime = cpu.realtime_runtime.as_ref().is_some_and(|v| v.value != 0);
         let period = cpu.realtime_period.as_ref().is_some_and(|v| v.value != 0);
-        let why = "this host has no groups of real-time processes";
+        let why = "this host does not assign real-time per cgroup";
         refuse(runtime && !host.realtime, "cpu.realtime_runtime", why)?;
         refuse(period && !host.realtime, "cpu.realtime_period", why)?;
     }

@@ -1,4 +1,4 @@
-//! Limits of specs and of CRI as plugins see them, and their updates (NRI-730, NRI-1230, NRI-1231).
+//! Limits of specs and of CRI in NRI's form, and NRI's updates (NRI-730, NRI-1230, NRI-1231).
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, Spec};
 use proto_cri::v1::LinuxContainerResources;
@@ -11,8 +11,7 @@ use super::{
     limits::{self, current},
 };
 
-/// Applies an update of an existing container's resources: all or nothing. Classes cannot change
-/// once a container exists.
+/// Applies an update to an existing container's resources, all or nothing. Classes cannot change.
 pub fn apply_nri_update(
     spec: &mut Spec,
     update: &nri::LinuxResources,
@@ -35,7 +34,7 @@ pub fn apply_nri_update(
     Ok(())
 }
 
-/// A spec's limits as plugins see them; class names are not known from a spec (NRI-730).
+/// A spec's limits in NRI's form; a spec has no class names (NRI-730).
 pub fn resources_to_nri(oci: &LinuxResources) -> nri::LinuxResources {
     let int = |value: Option<i64>| value.map(|value| nri::OptionalInt64 { value });
     let uint = |value: Option<u64>| value.map(|value| nri::OptionalUInt64 { value });
@@ -95,8 +94,8 @@ fn device_rule_to_nri(rule: &LinuxDeviceCgroup) -> nri::LinuxDeviceCgroup {
     }
 }
 
-/// The limits of a CRI request (update, pod overhead, pod resources); what CRI leaves at zero is
-/// left out, so that a plugin can see what was not asked for (NRI-1231).
+/// The limits of a CRI request (update, pod overhead, pod resources). Zeros are left out, so that a
+/// plugin sees which limits were not requested (NRI-1231).
 pub fn cri_to_nri(cri: &LinuxContainerResources) -> nri::LinuxResources {
     let int = |value: i64| (value != 0).then_some(nri::OptionalInt64 { value });
     let uint = |value: i64| {

@@ -1,8 +1,8 @@
-//! The spec of the pause process, which exists only where a pod shares its PID namespace (CRI-201).
+//! The spec of the pause process, which exists only if a pod shares its PID namespace (CRI-201).
 //!
-//! Every container of the pod sees this process, so it must offer less than any of them has. It has no capabilities and
-//! no mounts for longer than its start needs them (`pod/pause.rs` removes them); its program adds a seccomp filter
-//! (`monitor/src/pause.rs`).
+//! Every container of the pod sees this process, so that it must offer less than any of them has.
+//! It has no capabilities; its mounts are removed once it has started (`pod/pause.rs`); its program
+//! adds a seccomp filter (`monitor/src/pause.rs`).
 
 use std::path::Path;
 
@@ -26,10 +26,9 @@ use super::{
 /// The score that keeps the pause process alive longer than any container.
 const PAUSE_OOM_SCORE_ADJ: i64 = -998;
 
-/// All that the pause spec is made of.
 pub struct PauseInputs<'a> {
     pub sandbox: &'a SandboxFacts,
-    /// The pod's security context, if it has one.
+    /// The pod's security context, if any.
     pub context: Option<&'a LinuxSandboxSecurityContext>,
     pub host: &'a HostFacts,
     pub view: &'a dyn HostView,
@@ -39,8 +38,8 @@ pub struct PauseInputs<'a> {
     pub args: &'a [String],
 }
 
-/// Read-only root, no capabilities, no new privileges, two CPU shares, its own leaf cgroup. The pod's seccomp profile is
-/// for containers: the program's own filter is stricter than any.
+/// Read-only root, no capabilities, no new privileges, two CPU shares, its own leaf cgroup. The
+/// pod's seccomp profile is for containers: the program's own filter is stricter.
 pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     let (sandbox, host, policy) = (inputs.sandbox, inputs.host, inputs.policy);
     let none = LinuxSandboxSecurityContext::default();

@@ -1,4 +1,4 @@
-//! The process of a container: arguments (CRI-126), environment (CRI-127), working directory, limits, score.
+//! The process of a container: arguments (CRI-126), environment (CRI-127), directory, OOM score.
 
 use proto_cri::v1::{ContainerConfig, KeyValue};
 
@@ -31,8 +31,8 @@ pub fn args(config: &ContainerConfig, image: &ImageFacts) -> Result<Vec<String>,
     }
 }
 
-/// The environment: image, `HOSTNAME`, `TERM`, the container's own, `HOME`. A name that is set again
-/// keeps its place and takes the later value. Values are never part of an error.
+/// The environment: image, `HOSTNAME`, `TERM`, the container's own, `HOME`. A repeated name keeps
+/// its place and gets the later value. Errors never contain values.
 pub fn env(
     config: &ContainerConfig,
     image: &ImageFacts,
@@ -41,7 +41,7 @@ pub fn env(
 ) -> Result<Vec<String>, SpecError> {
     let mut env = Environment::default();
     for entry in &image.env {
-        // An entry without a name is of no use to anyone.
+        // Entries of an image without a name are ignored.
         if let Some((name, _)) = entry.split_once('=')
             && !name.is_empty()
             && !entry.contains('\0')
@@ -116,7 +116,7 @@ pub fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<String, SpecE
         .into_iter()
         .find(|dir| !dir.is_empty())
         .map_or("/", String::as_str);
-    // An image may name it without the slash; a container's own must be absolute.
+    // An image may omit the slash; a container's own path must be absolute.
     if !cwd.starts_with('/') && !config.working_dir.is_empty() {
         return Err(SpecError::invalid(
             "working_dir",
@@ -130,7 +130,7 @@ pub fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<String, SpecE
     })
 }
 
-/// The score the process gets, clamped to the daemon's own where the policy says so (CRI-233).
+/// The score of the process; the policy can raise it to the daemon's own (CRI-233).
 pub fn oom_score_adj(asked: i64, host: &HostFacts, policy: &Policy) -> Result<i32, SpecError> {
     let score = i32::try_from(asked)
         .ok()

@@ -1,6 +1,6 @@
-//! Limits: CRI to OCI and back, and the merge of an update (CRI-137, CRI-230 to CRI-233).
+//! Converts limits from CRI to OCI and back, and merges updates (CRI-137, CRI-230 to CRI-233).
 //!
-//! In CRI zero means "not given": at create nothing is set, in an update the old value stays.
+//! In CRI zero means "not given": create sets nothing, an update keeps the old value.
 
 use oci_spec::runtime::{LinuxResources, Process, Spec};
 use proto_cri::v1::{HugepageLimit, LinuxContainerResources};
@@ -13,7 +13,7 @@ use super::{
     process::oom_score_adj,
 };
 
-/// The OCI limits of a new container; without device rules.
+/// The OCI limits of a new container, without device rules.
 pub fn resources_from_cri(
     cri: &LinuxContainerResources,
     context: &ApplyContext<'_>,
@@ -24,8 +24,8 @@ pub fn resources_from_cri(
     Ok(resources)
 }
 
-/// Changes a stored spec (CRI-137): all or nothing. The caller applies the result to the cgroup and
-/// keeps the old spec to put back if that fails.
+/// Changes a stored spec (CRI-137), all or nothing. The caller applies the result to the cgroup and
+/// keeps the old spec for a rollback.
 pub fn apply_update(
     spec: &mut Spec,
     cri: &LinuxContainerResources,
@@ -46,7 +46,7 @@ pub fn apply_update(
     Ok(())
 }
 
-/// Resources for ContainerStatus (CRI-143): read from the spec as it is now.
+/// Resources for ContainerStatus (CRI-143), from the current spec.
 pub fn resources_to_cri(spec: &Spec) -> LinuxContainerResources {
     let mut cri = LinuxContainerResources {
         oom_score_adj: spec
@@ -81,7 +81,7 @@ pub fn resources_to_cri(spec: &Spec) -> LinuxContainerResources {
     cri
 }
 
-/// CRI's limits become NRI's, which have no room for a period or shares below zero.
+/// Merges CRI's limits in NRI's form, whose periods and shares are unsigned.
 fn merge(
     resources: &mut LinuxResources,
     cri: &LinuxContainerResources,

@@ -1,10 +1,10 @@
-//! Limits of a process, by their names.
+//! Resource limits of a process, by name.
 
 use oci_spec::runtime::{PosixRlimit, PosixRlimitBuilder, PosixRlimitType};
 
 use super::{error::SpecError, facts::Policy};
 
-/// The policy's limits (CRI-235). `most`: open files that one process may have.
+/// The policy's limits (CRI-235). `most`: the most open files of one process.
 pub(super) fn rlimits(policy: &Policy, most: u64) -> Result<Vec<PosixRlimit>, SpecError> {
     let limits = policy.rlimits.iter();
     let limits = limits.map(|(name, soft, hard)| {

@@ -1,4 +1,4 @@
-//! Sandbox configuration, checked before anything is made (CRI-200, CRI-205 to CRI-207).
+//! Checks a sandbox configuration before anything is created (CRI-200, CRI-205 to CRI-207).
 
 use std::collections::BTreeMap;
 
@@ -13,33 +13,33 @@ use super::{
     seccomp, selinux,
 };
 
-/// Whose process ids the containers see.
+/// PID namespaces of the containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidSharing {
-    /// One namespace for the pod: a pause process is needed.
+    /// One namespace for the pod, which needs a pause process.
     Pod,
     /// Each container has its own.
     Container,
     Host,
 }
 
-/// A pod's request, understood.
+/// The checked request of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxPlan {
     pub host_network: bool,
     pub host_ipc: bool,
     pub pid: PidSharing,
-    /// With a user namespace, which then owns the others.
+    /// With a user namespace, which owns the others.
     pub user_mapping: Option<IdMap>,
-    /// For the pod's UTS namespace; `None` leaves the host's alone (host network) or is unset.
+    /// For the pod's UTS namespace; `None` with host network, or if unset.
     pub hostname: Option<String>,
-    /// To be written in the pod's namespaces before any container starts, defaults included.
+    /// Written in the pod's namespaces before any container starts, defaults included.
     pub sysctls: BTreeMap<String, String>,
     pub privileged: bool,
     pub namespace_options: NamespaceOption,
 }
 
-/// The longest hostname that the kernel takes.
+/// The longest hostname that the kernel accepts.
 const MAX_HOSTNAME: usize = 64;
 
 /// Checks the Linux part of a sandbox configuration.
@@ -91,7 +91,7 @@ pub fn plan(
     if let Some(options) = &context.selinux_options {
         selinux::check(options)?;
     }
-    // Only checked: containers bring profiles of their own, and the filter of the pause process is stricter than any.
+    // Only checked: containers have their own profiles, the pause process a stricter filter.
     seccomp::choose(
         context.seccomp.as_ref(),
         &context.seccomp_profile_path,
@@ -142,7 +142,7 @@ fn hostname(name: &str, host_network: bool) -> Result<Option<String>, SpecError>
     Ok(Some(name.to_owned()).filter(|n| !host_network && !n.is_empty()))
 }
 
-/// The sysctls of a pod with its defaults (CRI-206, CRI-207); only those of namespaces that it owns.
+/// The sysctls of a pod and the defaults (CRI-206, CRI-207), only of namespaces that it owns.
 fn sysctls(
     asked: Option<&BTreeMap<String, String>>,
     host_network: bool,
@@ -170,7 +170,7 @@ fn sysctls(
     Ok(all)
 }
 
-/// Whether a sysctl is namespaced and the pod has that namespace to itself.
+/// Checks that a sysctl is namespaced, and that the pod owns its namespace.
 pub(super) fn check_sysctl(
     name: &str,
     value: &str,

@@ -1,4 +1,4 @@
-//! Which seccomp profile a process gets, and the profile as an OCI value (CRI-219).
+//! Chooses the seccomp profile of a process and builds its OCI value (CRI-219).
 
 use oci_spec::runtime::{
     Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder,
@@ -11,18 +11,18 @@ use super::{
     error::SpecError,
     facts::{HostFacts, SeccompKind},
     seccomp_profile::{
-        ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, FORBIDDEN_FAMILY, PERSONALITIES,
+        AF_VSOCK, ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, PERSONALITIES,
         of_architecture,
     },
 };
 
 const FIELD: &str = "linux.security_context.seccomp";
 
-/// A localhost profile longer than this is refused.
+/// A longer localhost profile is refused.
 const MAX_PROFILE: usize = 1024 * 1024;
 
-/// Chooses the profile: the field, else the old string, else what the policy says for absent ones.
-/// A privileged container has none, whatever it asks for.
+/// Chooses the profile: the field, else the old string, else the policy's for absent ones. A
+/// privileged container is always unconfined.
 pub fn choose(
     field: Option<&SecurityProfile>,
     old: &str,
@@ -49,7 +49,7 @@ fn from_field(profile: &SecurityProfile) -> Result<SeccompKind, SpecError> {
     }
 }
 
-/// The type of a profile, of seccomp or of AppArmor; one that is not on the host names no file of it.
+/// The type of a seccomp or AppArmor profile; only Localhost takes a `localhost_ref`.
 pub(super) fn profile_type(
     profile: &SecurityProfile,
     field: &str,
@@ -89,8 +89,8 @@ fn localhost(path: &str) -> Result<SeccompKind, SpecError> {
     ))
 }
 
-/// The filter for a process with these capabilities; `text` is the file of a localhost profile, as
-/// far as the caller found it.
+/// The filter for a process with these capabilities. `text`: the file of a localhost profile, if
+/// the caller could read it.
 pub fn filter(
     kind: &SeccompKind,
     text: Option<&str>,
@@ -99,7 +99,7 @@ pub fn filter(
 ) -> Result<Option<LinuxSeccomp>, SpecError> {
     match kind {
         SeccompKind::Unconfined => Ok(None),
-        // Without the kernel's support there is nothing to confine with: the default is a wish.
+        // The default profile is best effort: without seccomp in the kernel it is dropped.
         SeccompKind::RuntimeDefault if !host.seccomp => Ok(None),
         SeccompKind::RuntimeDefault => Ok(Some(default_profile(granted, std::env::consts::ARCH))),
         SeccompKind::Localhost(path) if !host.seccomp => Err(SpecError::unsupported(
@@ -115,7 +115,7 @@ pub fn filter(
     }
 }
 
-/// Reads a profile in the OCI form.
+/// Parses a profile in the OCI form.
 pub fn parse(path: &str, text: &str) -> Result<LinuxSeccomp, SpecError> {
     let wrong = |cause: String| SpecError::invalid(FIELD, format!("profile {path:?}: {cause}"));
     if text.len() > MAX_PROFILE {
@@ -126,7 +126,7 @@ pub fn parse(path: &str, text: &str) -> Result<LinuxSeccomp, SpecError> {
     Ok(profile)
 }
 
-/// Refuses what the chain cannot do: handing system calls to a listener.
+/// Refuses listeners for system calls, which are not supported, and malformed rules.
 pub(super) fn check(profile: &LinuxSeccomp) -> Result<(), String> {
     let notify = LinuxSeccompAction::ScmpActNotify;
     let rules = profile.syscalls().as_deref().unwrap_or_default();
@@ -149,8 +149,8 @@ pub(super) fn check(profile: &LinuxSeccomp) -> Result<(), String> {
     Ok(())
 }
 
-/// The RuntimeDefault profile for these capabilities on this architecture (`std::env::consts::ARCH`).
-/// The same input gives the same value, so that a compiled filter can be cached by it.
+/// The RuntimeDefault profile for these capabilities and this `std::env::consts::ARCH`. Equal
+/// inputs give equal values, so that a compiled filter can be cached.
 pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
     use LinuxSeccompOperator::{ScmpCmpEq, ScmpCmpMaskedEq, ScmpCmpNe};
     let mut names: Vec<&str> = ALWAYS
@@ -170,14 +170,14 @@ pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
         let same = argument(0, *value, None, ScmpCmpEq);
         rules.push(allow_with("personality", same));
     }
-    let family = argument(0, FORBIDDEN_FAMILY, None, ScmpCmpNe);
+    let family = argument(0, AF_VSOCK, None, ScmpCmpNe);
     rules.push(allow_with("socket", family));
     if !granted.contains("SYS_ADMIN") {
-        // No flag of a namespace may be set. s390x has the flags in the second argument.
+        // No namespace flag may be set. s390x has the flags in the second argument.
         let index = usize::from(arch == "s390x");
         let flags = argument(index, CLONE_NAMESPACES, Some(0), ScmpCmpMaskedEq);
         rules.push(allow_with("clone", flags));
-        // Its flags are in memory, out of a filter's sight; libraries fall back to clone on ENOSYS.
+        // A filter cannot read its flags in memory; libraries fall back to clone on ENOSYS.
         let mut clone3 = rule(&["clone3"], LinuxSeccompAction::ScmpActErrno);
         clone3.set_errno_ret(Some(ENOSYS));
         rules.push(clone3);
@@ -218,7 +218,7 @@ fn allow_with(name: &str, argument: LinuxSeccompArg) -> LinuxSyscall {
     rule
 }
 
-/// What a rule says of one argument of a call.
+/// A condition on one argument of a system call.
 pub(super) fn argument(
     index: usize,
     value: u64,

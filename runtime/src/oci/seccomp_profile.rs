@@ -1,9 +1,9 @@
-//! Our RuntimeDefault seccomp profile as data: what is allowed without privilege, what each
-//! capability adds, and the calls allowed only with certain arguments. All else fails with EPERM.
+//! The RuntimeDefault seccomp profile as data: calls allowed to every process, by capability, and
+//! with certain arguments only. All other calls fail with EPERM.
 //!
-//! The rules are those that container runtimes agree on: a call that the kernel guards by a
-//! capability is open only to who holds it; calls that escape, spy or reconfigure the kernel are not
-//! listed. A name unknown to the kernel or to libseccomp is skipped when the filter is compiled.
+//! The rules are those that container runtimes share: a call that the kernel guards by a capability
+//! requires that capability; calls that escape, spy or reconfigure the kernel are left out. A name
+//! unknown to the kernel or to libseccomp is skipped when the filter is compiled.
 
 /// Files and directories by name or descriptor.
 const FILES: &str = "access chdir chmod chown chown32 close close_range copy_file_range creat dup dup2 \
@@ -44,7 +44,7 @@ const SIGNALS: &str = "kill pause pidfd_send_signal restart_syscall rt_sigaction
     rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_sigtimedwait_time64 \
     rt_tgsigqueueinfo sigaltstack sigprocmask sigreturn tgkill tkill";
 
-/// Clocks and timers; setting a clock is guarded by the kernel in `adjtimex`, and not listed otherwise.
+/// Clocks and timers. The kernel guards `adjtimex`; other calls that set a clock are left out.
 const TIME: &str = "adjtimex alarm clock_adjtime clock_adjtime64 clock_getres clock_getres_time64 \
     clock_gettime clock_gettime64 clock_nanosleep clock_nanosleep_time64 getitimer gettimeofday \
     nanosleep setitimer time timer_create timer_delete timer_getoverrun timer_gettime timer_gettime64 \
@@ -66,12 +66,12 @@ const IDENTITY: &str = "getegid getegid32 geteuid geteuid32 getgid getgid32 getg
     setgid setgid32 setgroups setgroups32 setregid setregid32 setresgid setresgid32 setresuid \
     setresuid32 setreuid setreuid32 setuid setuid32";
 
-/// Allowed to everyone.
+/// Always allowed.
 pub(super) const ALWAYS: &[&str] = &[
     FILES, WAITING, MEMORY, PROCESSES, SIGNALS, TIME, SOCKETS, IPC, IDENTITY,
 ];
 
-/// Allowed to who holds the capability.
+/// Allowed with the capability.
 pub(super) const BY_CAPABILITY: &[(&str, &str)] = &[
     ("DAC_READ_SEARCH", "open_by_handle_at"),
     (
@@ -115,11 +115,11 @@ pub(super) fn of_architecture(arch: &str) -> &'static str {
     }
 }
 
-/// `personality` with these values: Linux, Linux32, with or without UNAME26, and the question (all ones).
+/// Values of `personality`: Linux, Linux32, with or without UNAME26, and the query (all ones).
 pub(super) const PERSONALITIES: &[u64] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// `socket` with any family but this one: AF_VSOCK reaches the hypervisor past every network namespace.
-pub(super) const FORBIDDEN_FAMILY: u64 = 40;
+/// The only family that `socket` refuses: it reaches the hypervisor from any network namespace.
+pub(super) const AF_VSOCK: u64 = 40;
 
 /// The flags by which `clone` makes namespaces: mount, cgroup, UTS, IPC, user, PID, network.
 pub(super) const CLONE_NAMESPACES: u64 = 0x7e02_0000;

@@ -1,7 +1,8 @@
-//! SELinux labels (CRI-221): what a pod's processes and files are to the kernel, and a container's, whose options may differ.
+//! SELinux labels of the processes and files of pods and their containers (CRI-221).
 //!
-//! The types are those that the host's policy has for containers, the level is the pod's own: two categories that no other pod
-//! has, so that what escapes from one container cannot touch another pod's files. All containers of a pod share its level.
+//! The types come from the host's policy. The level is the pod's own: two categories that no other
+//! pod has, so that an escaped process cannot touch another pod's files. All containers of a pod
+//! share its level.
 
 use std::collections::BTreeSet;
 
@@ -17,12 +18,12 @@ use super::{
 };
 
 const FIELD: &str = "linux.security_context.selinux_options";
-/// Categories that a policy has, `c0` to `c1023`.
+/// Categories of a policy, `c0` to `c1023`.
 const CATEGORIES: u64 = 1024;
-/// What a mount takes of a label.
+/// The longest label that a mount accepts, in bytes.
 const LABEL_MAX: usize = 255;
 
-/// A pod's, or `None` where no labels are set. `taken`: levels that are not to be chosen.
+/// A pod's labels, or `None` if none are set. `taken`: levels that must not be chosen.
 ///
 /// # Errors
 /// For options that are invalid, or that this host cannot serve.
@@ -37,7 +38,7 @@ pub fn pod(
     labels(options, level, host, view)
 }
 
-/// A container's: its pod's, but for what its own options say.
+/// A container's labels: its pod's, changed by its own options.
 ///
 /// # Errors
 /// As [`pod`].
@@ -47,14 +48,14 @@ pub fn container(
     host: &HostFacts,
     view: &dyn HostView,
 ) -> Result<Option<SelinuxLabels>, SpecError> {
-    let Some(options) = said(options) else {
+    let Some(options) = given(options) else {
         return Ok(pod.cloned());
     };
     let level = || pod.and_then(|pod| level_of(&pod.file)).unwrap_or_default();
     let own = labels(Some(options), || level().to_owned(), host, view)?;
     let enforcing = host.selinux.as_ref().is_some_and(|s| s.enforcing);
     match (pod, own) {
-        // It would share its files with every pod, and could read none of its own pod's.
+        // It would share its files with every pod, and could not read those of its own pod.
         (None, Some(_)) if enforcing => Err(SpecError::unsupported(
             FIELD,
             "SELinux is enforcing, and the pod was made without labels",
@@ -64,13 +65,13 @@ pub fn container(
     }
 }
 
-/// A kubelet sends empty options where a pod's author wrote `{}`.
-fn said(options: Option<&SeLinuxOption>) -> Option<&SeLinuxOption> {
+/// The options, unless empty: a kubelet sends empty ones for `{}` in a pod's spec.
+fn given(options: Option<&SeLinuxOption>) -> Option<&SeLinuxOption> {
     options.filter(|options| **options != SeLinuxOption::default())
 }
 
-/// Whether a container's processes get their label. What is privileged is not confined; what shares the host's processes or
-/// its IPC only if labels are asked for.
+/// Whether a container's processes get their label. Never with privilege; with the host's processes
+/// or IPC only if labels are requested.
 ///
 /// # Errors
 /// For namespaces that the container cannot have.
@@ -82,18 +83,18 @@ pub fn confines(
     let options = context.namespace_options.as_ref().unwrap_or(&none);
     let of_host = namespaces::pid(options, sandbox)? == PidNamespace::Host
         || sandbox.namespace_options.ipc() == NamespaceMode::Node;
-    let asked = said(context.selinux_options.as_ref()).is_some();
+    let asked = given(context.selinux_options.as_ref()).is_some();
     Ok(!context.privileged && (asked || !of_host))
 }
 
-/// The same of the pod, for its pause process. A kubelet calls a pod privileged for one container of it, and the others are
-/// confined none the less.
+/// The same for the pause process of a pod. A kubelet marks a pod privileged for one container of
+/// it; its other containers are still confined.
 #[must_use]
 pub fn confines_pause(context: &LinuxSandboxSecurityContext) -> bool {
     let none = NamespaceOption::default();
     let options = context.namespace_options.as_ref().unwrap_or(&none);
     let of_host = [options.pid(), options.ipc()].contains(&NamespaceMode::Node);
-    let asked = said(context.selinux_options.as_ref()).is_some();
+    let asked = given(context.selinux_options.as_ref()).is_some();
     !context.privileged && (asked || !of_host)
 }
 
@@ -111,14 +112,14 @@ fn labels(
     };
     let contexts = match &selinux.contexts {
         Ok(contexts) => contexts,
-        // Nobody who enforces it means pods to run unconfined.
+        // An enforcing host must not run a pod unconfined.
         Err(why) if selinux.enforcing => {
             let why = format!("SELinux is enforcing, and no label can be set: {why}");
             return Err(SpecError::unsupported(FIELD, why));
         }
         Err(_) => return Ok(None),
     };
-    let made = made(contexts, options, level);
+    let made = compose(contexts, options, level);
     if made.process.len().max(made.file.len()) > LABEL_MAX {
         return Err(SpecError::invalid(
             FIELD,
@@ -134,12 +135,12 @@ fn labels(
             FIELD,
             format!("the loaded policy has no label {label:?}"),
         )),
-        // It could not be set, and nothing is denied without.
+        // A permissive host cannot set it, and denies nothing without it.
         Some(_) => Ok(None),
     }
 }
 
-fn made(
+fn compose(
     contexts: &SelinuxLabels,
     options: &SeLinuxOption,
     level: impl FnOnce() -> String,
@@ -154,7 +155,7 @@ fn made(
             *part = option;
         }
     }
-    // Files keep the policy's role and type, but belong to the same user.
+    // Files keep the policy's role and type, but get the same user.
     if let Some(user) = file.first_mut().filter(|_| !options.user.is_empty()) {
         *user = &options.user;
     }
@@ -180,7 +181,8 @@ pub fn level_of(context: &str) -> Option<&str> {
     context.splitn(4, ':').nth(3)
 }
 
-/// Two categories that no other pod has, from the pod's id: `s0:c12,c345`. Where all half a million are taken, one twice.
+/// Two categories that no other pod has, from the pod's id: `s0:c12,c345`. Once all half a million
+/// pairs are taken, one is used twice.
 fn free_level(id: &str, taken: &BTreeSet<String>) -> String {
     const PAIRS: u64 = CATEGORIES * (CATEGORIES - 1) / 2;
     let first = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -192,7 +194,7 @@ fn free_level(id: &str, taken: &BTreeSet<String>) -> String {
     free.unwrap_or_else(|| level(0))
 }
 
-/// A level of two categories with the smaller first, as the kernel says it.
+/// A level of two categories with the smaller first, as the kernel writes it.
 fn in_order(level: &str) -> String {
     let number = |category: &str| category.strip_prefix('c')?.parse::<u64>().ok();
     let parts = level.split_once(':').and_then(|(sensitivity, pair)| {
@@ -217,7 +219,7 @@ fn pair(mut n: u64) -> String {
     format!("s0:c{low},c{}", low + 1 + n)
 }
 
-/// That options are what they must be on any host.
+/// Checks the options independently of the host.
 pub(super) fn check(options: &SeLinuxOption) -> Result<(), SpecError> {
     for (name, value) in [
         ("user", &options.user),

@@ -1,5 +1,3 @@
-//! Tests of the labels.
-
 use super::*;
 use crate::oci::facts::{BindSource, HostDevice, SelinuxFacts};
 
@@ -118,7 +116,7 @@ fn options_replace_parts_of_the_processes_label_and_the_level_of_both() {
     let labels = pod_on(&host, Some(&asked)).expect("valid").expect("labels");
     assert_eq!(labels.process, "system_u:system_r:spc_t:s0:c1,c2");
     assert_eq!(labels.file, "system_u:object_r:container_file_t:s0:c1,c2");
-    // Without a level of its own a container has its pod's.
+    // A container without its own level has its pod's.
     let own = container(
         Some(&options("container_t", "")),
         Some(&labels),
@@ -193,7 +191,7 @@ fn what_is_privileged_or_shares_the_hosts_processes_is_not_confined_unless_it_as
     let asked = || Some(options("container_t", ""));
     use NamespaceMode::{Container, Node};
     for (privileged, of_pod, own, asked, confined) in [
-        // Beside a privileged one: its pod is called privileged.
+        // Another container of the pod is privileged, and so is its pod.
         (false, Container, Container, None, true),
         (true, Container, Container, None, false),
         (true, Container, Container, asked(), false),

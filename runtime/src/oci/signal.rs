@@ -1,8 +1,8 @@
-//! Signals by name (CRI-257): the CRI enum's numbers are its own, image strings are free text.
+//! Signals by name (CRI-257). The CRI enum has its own numbers; images have free text.
 
 use proto_cri::v1::Signal;
 
-/// The signal that asks a container to end, in both worlds.
+/// The signal that asks a container to end, as CRI enum and kernel number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSignal {
     /// For ContainerStatus; never `RuntimeDefault`.
@@ -12,15 +12,13 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// SIGTERM.
     pub const TERM: Self = Self {
         cri: Signal::Sigterm,
         number: 15,
     };
 }
 
-/// Names without the prefix `SIG` in the order of the kernel's numbers, from 1; x86-64, arm64, riscv64 and s390x agree
-/// on these.
+/// Names without `SIG` by kernel number, from 1. x86-64, arm64, riscv64 and s390x agree on these.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
     "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
@@ -30,8 +28,8 @@ const ALIASES: &[(&str, &str)] = &[("CLD", "CHLD"), ("IOT", "ABRT"), ("POLL", "I
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// The effective stop signal (CRI-132): the container's, else the image's, else SIGTERM.
-/// A text in the image that names no signal gives SIGTERM and a warning.
+/// The effective stop signal (CRI-132): the container's, else the image's, else SIGTERM. An unknown
+/// name in the image gives SIGTERM and a warning.
 pub fn stop_signal(requested: i32, image: &str) -> (StopSignal, Option<String>) {
     if let Ok(signal) = Signal::try_from(requested)
         && let Some(number) = number_of(signal)
@@ -56,7 +54,7 @@ fn number_of(signal: Signal) -> Option<i32> {
     by_name(name.strip_prefix("SIGNAL_").unwrap_or(name))
 }
 
-/// Parses `SIGTERM`, `term`, `15`, `SIGRTMIN+3`, `RTMAX-1`; `None` where it is no signal.
+/// Parses `SIGTERM`, `term`, `15`, `SIGRTMIN+3`, `RTMAX-1`; `None` if unknown.
 pub fn parse(text: &str) -> Option<StopSignal> {
     let text = text.trim();
     let number = match text.parse::<i32>() {
@@ -66,7 +64,7 @@ pub fn parse(text: &str) -> Option<StopSignal> {
     from_number(number)
 }
 
-/// The CRI signal with this kernel number. 32 and 33 belong to the C library: `None`.
+/// The CRI signal with this kernel number; `None` for 32 and 33, which the C library uses.
 fn from_number(number: i32) -> Option<StopSignal> {
     (1..=65)
         .filter_map(|value| Signal::try_from(value).ok())

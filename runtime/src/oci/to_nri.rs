@@ -1,4 +1,4 @@
-//! Pods and containers as NRI messages, every field filled.
+//! Pods and containers as complete NRI messages.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{
     nri_resources::{cri_to_nri, resources_to_nri},
 };
 
-/// The pod as it stands. `pause` is the spec of the pause process, where there is one.
+/// The current pod. `pause`: the spec of the pause process, if any.
 pub fn nri_pod(sandbox: &SandboxFacts, pause: Option<&Spec>, policy: &Policy) -> nri::PodSandbox {
     let mut annotations = sandbox.annotations.clone();
     annotations.extend(super::annotations::pause(sandbox, policy));
@@ -39,12 +39,12 @@ pub fn nri_pod(sandbox: &SandboxFacts, pause: Option<&Spec>, policy: &Policy) ->
     }
 }
 
-/// Cgroup of the pause process, existing or not; a parent that makes no path shows none.
+/// Cgroup of the pause process, existing or not; empty for an invalid parent.
 fn pod_cgroups_path(sandbox: &SandboxFacts, policy: &Policy) -> String {
     cgroups_path::of_pod(sandbox, policy, &sandbox.id).unwrap_or_default()
 }
 
-/// Those that the pod has to itself, by their pinned paths; the host's are not listed.
+/// The pod's own namespaces, by their pinned paths; the host's are not listed.
 fn pod_namespaces(sandbox: &SandboxFacts) -> Vec<nri::LinuxNamespace> {
     [
         ("pid", &sandbox.namespaces.pid),
@@ -71,24 +71,24 @@ pub struct NriContainerFacts<'a> {
     pub name: &'a str,
     pub state: nri::ContainerState,
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Of CRI. Those of the spec lie over them: what we and the plugins set cannot be forged.
+    /// Of CRI. Those of the spec override them, so that ours and the plugins' cannot be forged.
     pub annotations: Option<&'a BTreeMap<String, String>>,
-    /// 0 where there is no process.
+    /// 0 without a process.
     pub pid: u32,
-    /// Nanoseconds since the Unix epoch; 0 where it has not happened (NRI-732).
+    /// Nanoseconds since the Unix epoch; 0 if it has not happened (NRI-732).
     pub created_at: i64,
     pub started_at: i64,
     pub finished_at: i64,
     pub exit_code: i32,
     pub reason: &'a str,
     pub message: &'a str,
-    /// Qualified names, of the CRI field and of annotations.
+    /// Qualified names from the CRI field and from annotations.
     pub cdi_devices: &'a [String],
     pub image: Option<&'a ImageFacts>,
     pub seccomp: Option<&'a SeccompKind>,
 }
 
-/// The container as it stands, from its spec and the rest.
+/// The current container, from its spec and these facts.
 pub fn nri_container(facts: &NriContainerFacts<'_>, spec: &Spec) -> nri::Container {
     let mut annotations = facts.annotations.cloned().unwrap_or_default();
     annotations.extend(spec.annotations().clone().into_iter().flatten());
@@ -228,7 +228,7 @@ fn linux(
     }
 }
 
-/// The OCI word for a type of namespace.
+/// The OCI name for a type of namespace.
 fn namespace_name(kind: LinuxNamespaceType) -> &'static str {
     match kind {
         LinuxNamespaceType::Mount => "mount",
@@ -259,17 +259,17 @@ fn device(device: &LinuxDevice) -> nri::LinuxDevice {
 
 fn io_priority(process: &Process) -> Option<nri::LinuxIoPriority> {
     let priority = process.io_priority().as_ref()?;
-    // Both sides spell a class alike.
+    // Both sides use the same names.
     let class = nri::IoPrioClass::from_str_name(&priority.class().to_string());
     Some(nri::LinuxIoPriority {
         class: class.unwrap_or(nri::IoPrioClass::IoprioClassNone) as i32,
-        // Checked to be 0..=7 wherever one is set.
+        // Checked to be 0..=7 where it is set.
         priority: i32::try_from(priority.priority()).unwrap_or_default(),
     })
 }
 
 fn scheduler(scheduler: &Scheduler) -> nri::LinuxScheduler {
-    // Both sides spell a policy alike.
+    // Both sides use the same names.
     let policy = nri::LinuxSchedulerPolicy::from_str_name(&scheduler.policy().to_string());
     nri::LinuxScheduler {
         policy: policy.unwrap_or(nri::LinuxSchedulerPolicy::SchedNone) as i32,

@@ -1,4 +1,4 @@
-//! What the create helper cannot do together (`runtime/create/src/adjust.rs`), found before it is started.
+//! Refuses combinations that the create helper (`runtime/create/src/adjust.rs`) cannot apply.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use proto_nri as nri;
 
 use super::error::SpecError;
 
-/// Where the create helper puts mounts together.
+/// The directory in which the create helper assembles mounts.
 const STAGE: &str = "/sys/fs/cgroup";
 
-/// Refuses a spec that CRI asks for.
+/// Refuses a conflicting spec from CRI.
 pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     conflict(spec).map_or(Ok(()), |why| Err(SpecError::unsupported("mounts", why)))
 }
 
-/// Refuses a spec that was fine until it was adjusted, by the field that may have changed that.
+/// Refuses a spec that an adjustment made conflicting, by the field that may be the cause.
 pub(super) fn check_adjusted(
     spec: &Spec,
     adjust: &nri::ContainerAdjustment,
@@ -40,13 +40,13 @@ fn conflict(spec: &Spec) -> Option<&'static str> {
     let over_proc =
         |m: &Mount| m.destination() == Path::new("/proc") && m.typ().as_deref() != Some("proc");
     if joins_pid_namespace(spec) && mounts().any(over_proc) {
-        return Some("/proc cannot be mounted over in a PID namespace that is joined");
+        return Some("/proc cannot be mounted over in a joined PID namespace");
     }
     let is_mapped = |m: &Mount| m.uid_mappings().iter().flatten().next().is_some();
     if mounts().any(is_mapped) && (has_hooks(spec) || mounts().any(reaches_the_host)) {
         return Some(
-            "an idmapped mount (as an image's VOLUME in a user namespace is) together with an OCI hook of the host, a \
-             shared mount or the host's /sys is not supported",
+            "an idmapped mount (as an image's VOLUME in a user namespace is) together with an OCI \
+             hook of the host, a shared mount or the host's /sys is not supported",
         );
     }
     None
@@ -58,7 +58,7 @@ fn joins_pid_namespace(spec: &Spec) -> bool {
     namespaces.any(|n| n.typ() == LinuxNamespaceType::Pid && n.path().is_some())
 }
 
-/// Hooks that run in the host's mount namespace.
+/// Whether hooks run in the host's mount namespace.
 fn has_hooks(spec: &Spec) -> bool {
     let hooks = spec.hooks().iter();
     let mut hooks = hooks.flat_map(|h| [h.prestart(), h.create_runtime(), h.create_container()]);
@@ -69,11 +69,11 @@ fn reaches_the_host(mount: &Mount) -> bool {
     let source = mount.source().as_deref().unwrap_or(Path::new(""));
     let stage = Path::new(STAGE);
     let covers = source.is_absolute() && stage.starts_with(source) || source.starts_with(stage);
-    mount.typ().as_deref() != Some("cgroup") && (is(mount, "shared") || covers)
+    mount.typ().as_deref() != Some("cgroup") && (has_option(mount, "shared") || covers)
 }
 
-/// Whether an option says so, in its form for the mount or for all below it.
-fn is(mount: &Mount, word: &str) -> bool {
+/// Whether an option is set, in its plain or its recursive form.
+fn has_option(mount: &Mount, word: &str) -> bool {
     let mut options = mount.options().iter().flatten();
     options.any(|option| option.strip_prefix('r').unwrap_or(option) == word || option == word)
 }

@@ -1,4 +1,4 @@
-//! User of a container's first process (CRI-215, CRI-216), from the texts of the image's passwd and group.
+//! Resolves the user of a container's first process (CRI-215, CRI-216) from passwd and group texts.
 
 use std::collections::BTreeSet;
 
@@ -12,33 +12,32 @@ pub struct UserRequest<'a> {
     /// Empty means absent.
     pub run_as_username: &'a str,
     pub supplemental_groups: &'a [i64],
-    /// Strict: only the listed groups. Otherwise those of `/etc/group` are merged in.
+    /// Strict: only the listed groups. Otherwise those of `/etc/group` are added.
     pub strict_groups: bool,
     /// The image's `User`: name or uid, optionally `:` and a group or gid. Empty means root.
     pub image_user: &'a str,
-    /// Text of `/etc/passwd` of the container's root, if there is one.
+    /// Text of `/etc/passwd` of the container's root, if any.
     pub passwd: Option<&'a str>,
-    /// Text of `/etc/group` of the container's root, if there is one.
+    /// Text of `/etc/group` of the container's root, if any.
     pub group: Option<&'a str>,
 }
 
-/// The ids of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvedUser {
     pub uid: u32,
     pub gid: u32,
-    /// Ascending, without doubles, with the primary gid in it (CRI-216).
+    /// Ascending, without duplicates, including the primary gid (CRI-216).
     pub supplemental_groups: Vec<u32>,
-    /// Login name, where passwd knows one.
+    /// Login name, if passwd has one.
     pub name: Option<String>,
-    /// Home directory, where passwd knows one.
+    /// Home directory, if passwd has one.
     pub home: Option<String>,
 }
 
-/// Texts longer than this are cut off at a line end: an image is not trusted.
+/// Longer texts are cut off at a line end: an image is not trusted.
 const MAX_TEXT: usize = 4 * 1024 * 1024;
 
-/// Resolves a request. The image's user counts only where neither uid nor name is asked for.
+/// Resolves a request. The image's user applies only if neither uid nor name is requested.
 pub fn resolve(request: &UserRequest<'_>) -> Result<ResolvedUser, SpecError> {
     const CONTEXT: &str = "linux.security_context";
     let passwd = Passwd(bounded(request.passwd));
@@ -73,7 +72,7 @@ pub fn resolve(request: &UserRequest<'_>) -> Result<ResolvedUser, SpecError> {
                     format!("{name:?} is not in the image's /etc/passwd"),
                 )
             })?;
-            // The kubelet passes the image's own user name on in this field.
+            // The kubelet copies the image's own user name into this field.
             image_group_counts = image_who == name;
             (entry.uid, Some(entry))
         }
@@ -139,7 +138,7 @@ fn image_gid(groups: &Groups<'_>, group: &str) -> Result<u32, SpecError> {
     })
 }
 
-/// The highest value means "no change" to the kernel and is no id.
+/// The highest value means "no change" to the kernel and is invalid.
 fn id(value: i64, field: impl Fn() -> String) -> Result<u32, SpecError> {
     u32::try_from(value)
         .ok()
@@ -167,7 +166,7 @@ struct PasswdEntry<'a> {
     home: &'a str,
 }
 
-/// Lines `name:password:uid:gid:gecos:home:shell`; a line that is none is skipped.
+/// Lines `name:password:uid:gid:gecos:home:shell`; invalid lines are skipped.
 struct Passwd<'a>(&'a str);
 
 impl<'a> Passwd<'a> {
@@ -196,7 +195,7 @@ impl<'a> Passwd<'a> {
     }
 }
 
-/// Lines `name:password:gid:member,member`; a line that is none is skipped.
+/// Lines `name:password:gid:member,member`; invalid lines are skipped.
 struct Groups<'a>(&'a str);
 
 impl<'a> Groups<'a> {

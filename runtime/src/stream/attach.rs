@@ -1,5 +1,5 @@
-//! One attachment: a container's own streams, from now on, and their client. The container never
-//! waits for it.
+//! One attachment: a client of a container's own streams, from now on. The container never waits
+//! for it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     pod::state::Container,
 };
 
-/// Between the end of a container's output and its exit.
+/// The longest wait between the end of a container's output and its exit.
 const EXIT: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(
@@ -33,7 +33,7 @@ pub(super) async fn run(
     remote.finish(&outcome, limits.idle).await;
 }
 
-/// Joins twice, so that stdin may end alone: with `stdin_once` that ends the container's.
+/// Attaches twice, so that stdin may end alone: with `stdin_once` that ends the container's.
 async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &Limits) -> Outcome {
     let spec = AttachSpec {
         stdin: false,
@@ -48,9 +48,10 @@ async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &L
         stdin: true,
         ..AttachSpec::default()
     };
-    let input = match wanted.stdin {
-        true => monitor.attach(spec).await.map(Some),
-        false => Ok(None),
+    let input = if wanted.stdin {
+        monitor.attach(spec).await.map(Some)
+    } else {
+        Ok(None)
     };
     let mut ids = vec![output.attach_id];
     let outcome = match input {
@@ -61,8 +62,7 @@ async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &L
         Err(error) => Outcome::Failed(error.to_string()),
     };
     for id in ids {
-        // The stdin's may be over already.
-        let _container_gone = monitor.detach(id).await;
+        let _ = monitor.detach(id).await; // the one of stdin may be over already
     }
     outcome
 }
@@ -80,18 +80,18 @@ async fn serve(
         let input = input.map(|input| (input.attach_id, input.stdin));
         if let (Some(from), Some((id, Some(to)))) = (stdin, input) {
             feed(from, to).await;
-            let _container_gone = monitor.detach(id).await;
+            let _ = monitor.detach(id).await;
         }
     };
     let resizing = optional(sizes.map(|from| {
         resize(from, move |size: Size| async move {
             if let Err(error) = monitor.resize(size.width, size.height).await {
-                tracing::debug!(%error, "a terminal cannot be resized");
+                tracing::debug!(%error, "cannot resize the terminal");
             }
         })
     }));
     let shows = output.stdout.is_some() || output.stderr.is_some();
-    let whole = async {
+    let serving = async {
         let out = output
             .stdout
             .map(|from| show(from, remote.stdout.as_ref(), &never));
@@ -116,7 +116,7 @@ async fn serve(
         std::future::pending().await
     };
     tokio::select! {
-        outcome = whole => outcome,
+        outcome = serving => outcome,
         outcome = inputs => outcome,
         why = cut(&remote.link, limits) => Outcome::Failed(why.into()),
     }

@@ -1,5 +1,5 @@
-//! A connection to a port of a pod: by a socket that is made in the pod's network namespace, and
-//! used from here.
+//! Connects to a port of a pod, by a socket that is made in the pod's network namespace and used
+//! here.
 
 use std::{
     io,
@@ -23,10 +23,10 @@ use crate::{
 
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// 127.0.0.1, then ::1.
+/// Tries 127.0.0.1, then ::1.
 ///
 /// # Errors
-/// One line: the pod is not ready, or what each address answered.
+/// One line: the pod is not ready, or the error of each address.
 pub(super) async fn dial(pod: &Pod, port: u16) -> Result<TcpStream, String> {
     let failed = |why: String| format!("port {port} of sandbox {}: {why}", pod.id);
     let record = pod.cell.get();
@@ -48,7 +48,7 @@ pub(super) async fn dial(pod: &Pod, port: u16) -> Result<TcpStream, String> {
         };
         match connected {
             Ok(stream) => {
-                let _only_slower = stream.set_nodelay(true);
+                let _ = stream.set_nodelay(true); // without it, only slower
                 return Ok(stream);
             }
             Err(error) => refused.push(format!("{}: {error}", address.ip())),
@@ -57,7 +57,7 @@ pub(super) async fn dial(pod: &Pod, port: u16) -> Result<TcpStream, String> {
     Err(failed(format!("cannot connect to {}", refused.join("; "))))
 }
 
-/// In the namespace pinned there, or the host's.
+/// A socket in the pinned namespace, or in the host's.
 async fn socket(netns: Option<PathBuf>, address: SocketAddr) -> Result<TcpSocket, String> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

@@ -1,7 +1,7 @@
 //! One exec: a process beside the container's, and its client.
 //!
-//! When the client leaves, the process is told by its closed streams (a terminal hangs up), and
-//! after [`GRACE`] it is killed with all that it started.
+//! When the client leaves, the streams of the process are closed (a terminal hangs up), and after
+//! [`GRACE`] it is killed with all that it started.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     pod::state::Container,
 };
 
-/// What a process whose client is gone has left.
+/// The time left to a process without a client.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
@@ -65,7 +65,7 @@ async fn serve(remote: &mut Remote, mut session: ExecSession, limits: &Limits) -
         let resizing = optional(sizes.zip(terminal).map(|(from, pty)| {
             resize(from, move |size| {
                 if let Err(error) = pty.resize(size.width, size.height) {
-                    tracing::debug!(%error, "a terminal cannot be resized");
+                    tracing::debug!(%error, "cannot resize the terminal");
                 }
                 std::future::ready(())
             })
@@ -80,12 +80,12 @@ async fn serve(remote: &mut Remote, mut session: ExecSession, limits: &Limits) -
             ended.cancel();
             end
         };
-        let whole = async { tokio::join!(ending, showing).0 };
+        let serving = async { tokio::join!(ending, showing).0 };
         let inputs = async { tokio::join!(feeding, resizing) };
         tokio::pin!(inputs);
         tokio::select! {
             end = async { tokio::select! {
-                end = whole => end,
+                end = serving => end,
                 never = async { inputs.await; std::future::pending().await } => never,
             } } => Ok(end),
             why = cut(&remote.link, limits) => Err(why),
@@ -102,12 +102,12 @@ async fn serve(remote: &mut Remote, mut session: ExecSession, limits: &Limits) -
     }
 }
 
-/// Its streams are closed by now.
+/// Ends a session whose streams are closed.
 async fn abandon(mut session: ExecSession, ended: bool) {
     if ended || timeout(GRACE, session.end()).await.is_ok() {
         return;
     }
     if let Err(error) = session.kill().await {
-        tracing::debug!(%error, "an exec without a client");
+        tracing::debug!(%error, "cannot kill an exec after its client has left");
     }
 }

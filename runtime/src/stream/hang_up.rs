@@ -1,4 +1,4 @@
-//! Whether a client is still there while its connection is not read.
+//! Detects that a client has left while its connection is not read.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ pub(super) struct HangUp(OwnedFd);
 
 impl HangUp {
     /// # Errors
-    /// When there is no descriptor left.
+    /// No descriptor is left.
     pub(super) fn of(socket: &impl AsFd) -> io::Result<Self> {
         Ok(Self(socket.as_fd().try_clone_to_owned()?))
     }
@@ -20,14 +20,14 @@ impl HangUp {
     /// Returns when the other side has closed the connection, whatever it sent before.
     pub(super) async fn wait(&self) {
         if closed(&self.0).await.is_err() {
-            // It cannot be watched: the next write will tell.
+            // It cannot be watched: the next write will fail.
             std::future::pending().await
         }
     }
 }
 
 async fn closed(socket: &OwnedFd) -> io::Result<()> {
-    // Deprecated for descriptors that can be closed under it; this one is borrowed meanwhile.
+    // Deprecated for descriptors that may be closed meanwhile; this one is borrowed.
     #[expect(deprecated)]
     let watched = AsyncFd::with_interest(socket.as_fd(), Interest::READABLE)?;
     loop {

@@ -1,4 +1,4 @@
-//! Jobs: what a token stands for.
+//! Jobs: the requests behind tokens.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
     pod::state::{Container, Pod},
 };
 
-/// What a token stands for.
+/// The request behind a token.
 pub enum Job {
     Exec {
         container: Arc<Container>,
@@ -21,7 +21,7 @@ pub enum Job {
     },
     PortForward {
         pod: Arc<Pod>,
-        /// For the WebSocket protocols of channels; others name the port of each stream.
+        /// For the WebSocket protocols of channels; in others each stream names its port.
         ports: Vec<u16>,
     },
 }

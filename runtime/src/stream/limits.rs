@@ -6,24 +6,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
 
-/// How long a client may take to open the streams that it asked for.
+/// The time for a client to open the streams that it requested.
 pub(super) const CREATION: Duration = Duration::from_secs(30);
 
-/// Limits of a session.
 #[derive(Clone)]
 pub(super) struct Limits {
-    /// Without any data.
+    /// The longest time without data.
     pub idle: Duration,
-    /// The daemon is ending.
+    /// Cancelled when the daemon ends.
     pub stop: CancellationToken,
 }
 
-/// Reason for cutting a session.
+/// Waits for the reason to cut a session.
 pub(super) async fn cut(link: &Link, limits: &Limits) -> &'static str {
-    let gone = link.gone();
+    let disconnected = link.disconnected();
     tokio::select! {
-        () = gone.cancelled() => "the client is gone",
+        () = disconnected.cancelled() => "the client has disconnected",
         () = limits.stop.cancelled() => "the runtime is shutting down",
-        () = link.idle(limits.idle) => "no data for the whole idle timeout",
+        () = link.idle(limits.idle) => "no data within the idle timeout",
     }
 }

@@ -1,8 +1,8 @@
-//! One client's connection, whichever protocol carries it: numbered streams of bytes in both
-//! directions, with bounds in both.
+//! One client's connection over any protocol: numbered streams of bytes in both directions, with
+//! bounds in both.
 //!
 //! ```text
-//!  reader task ──pieces──► Input   (QUEUE pieces each; when one is full, the connection is not read)
+//!  reader task ──pieces──► Input   (QUEUE pieces each; when one is full, reading stops)
 //!  writer task ◄──frames── Output  (QUEUE frames for all; when it is full, senders wait)
 //! ```
 //! The two tasks are the protocol's (`spdy.rs`, `websocket.rs`). They end with the [`Link`], which
@@ -28,28 +28,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::{hang_up::HangUp, wire::spdy::Reset};
 
-/// Bytes of one piece of data, at most.
+/// The most bytes of one piece of data.
 pub(super) const PIECE: usize = 32 << 10;
-/// Pieces that wait for one reader here, and frames that wait for one client.
+/// Pieces queued for one reader here, and frames queued for one client.
 const QUEUE: usize = 8;
-/// Answers of the reader task to the client that may wait to be written.
+/// Queued answers of the reader task to the client.
 const ANSWERS: usize = 64;
-/// How often a client whose data nobody takes is told that we live.
+/// Interval of the sign of life to a client whose data no one takes.
 const ALIVE: Duration = Duration::from_secs(10);
-/// How long a client may take to close its side after we have closed ours.
+/// The time for a client to close its side after we have closed ours.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Item for the writer task.
 #[derive(Debug)]
 pub(super) enum Frame {
-    /// The stream is served; before anything else upon it.
+    /// The stream is served; sent before anything else on it.
     Reply(u32),
     Data(u32, Bytes),
     End(u32),
     Reset(u32, Reset),
     Ping(u32),
     Alive,
-    /// The last.
+    /// The last frame.
     Close,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The next bytes; `None` at the end, which is also that of the stream or the connection.
+    /// The next bytes; `None` at the end of the input, the stream or the connection.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             biased;
@@ -73,7 +73,7 @@ impl Input {
         }
     }
 
-    /// Returns when the client has reset the stream, or is gone.
+    /// Cancelled when the client has reset the stream, or has disconnected.
     pub(super) fn reset(&self) -> CancellationToken {
         self.reset.clone()
     }
@@ -89,10 +89,10 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Waits while the client is slow.
+    /// Sends the bytes. Waits while the client is slow.
     ///
     /// # Errors
-    /// When the stream was reset, or the client is gone.
+    /// The stream was reset, or the client has disconnected.
     pub(super) async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -102,21 +102,21 @@ impl Output {
         Ok(())
     }
 
-    /// Nothing more comes on this stream.
+    /// Ends this side of the stream.
     pub(super) async fn end(&self) {
         if self.put(Frame::End(self.id)).await.is_ok() {
             self.shared.ended_here(self.id);
         }
     }
 
-    /// Neither side uses the stream any more.
+    /// Ends both sides of the stream.
     pub(super) async fn reset(&self, why: Reset) {
-        let _gone = self.put(Frame::Reset(self.id, why)).await;
+        let _ = self.put(Frame::Reset(self.id, why)).await;
         self.shared.forget(self.id);
     }
 
     pub(super) async fn reply(&self) {
-        let _gone = self.put(Frame::Reply(self.id)).await;
+        let _ = self.put(Frame::Reply(self.id)).await;
     }
 
     async fn put(&self, frame: Frame) -> Result<(), Closed> {
@@ -128,7 +128,7 @@ impl Output {
     }
 }
 
-/// One open stream, as the reader task knows it.
+/// One open stream, in the reader task.
 struct Entry {
     /// `None` once the client has ended its side.
     to: Option<mpsc::Sender<Bytes>>,
@@ -140,21 +140,21 @@ struct Entry {
 pub(super) struct Shared {
     streams: Mutex<HashMap<u32, Entry>>,
     answers: mpsc::Sender<Frame>,
-    gone: CancellationToken,
+    disconnected: CancellationToken,
     began: Instant,
     /// Milliseconds from `began` to the last data in either direction.
     active: AtomicU64,
 }
 
 impl Shared {
-    /// Streams that are open now.
+    /// Number of open streams.
     pub(super) fn count(&self) -> usize {
         self.streams.lock().len()
     }
 
     pub(super) fn open(self: &Arc<Self>, id: u32, frames: &mpsc::Sender<Frame>) -> (Input, Output) {
         let (to, pieces) = mpsc::channel(QUEUE);
-        let reset = self.gone.child_token();
+        let reset = self.disconnected.child_token();
         let entry = Entry {
             to: Some(to),
             reset: reset.clone(),
@@ -170,8 +170,8 @@ impl Shared {
         (Input { pieces, reset }, output)
     }
 
-    /// Data of the client. Waits while nobody takes it, and meanwhile looks whether the client
-    /// is there at all.
+    /// Delivers data of the client. Waits until it is taken, and meanwhile checks whether the
+    /// client is still connected.
     pub(super) async fn deliver(&self, id: u32, bytes: Bytes, hang_up: &HangUp) {
         self.touch();
         let to = match self.streams.lock().get(&id) {
@@ -190,15 +190,15 @@ impl Shared {
         tokio::pin!(sending, hung_up);
         loop {
             tokio::select! {
-                _nobody_reads = &mut sending => return,
-                () = &mut hung_up => return self.gone.cancel(),
-                () = self.gone.cancelled() => return,
+                _ = &mut sending => return,
+                () = &mut hung_up => return self.disconnected.cancel(),
+                () = self.disconnected.cancelled() => return,
                 _ = alive.tick() => self.answer(Frame::Alive),
             }
         }
     }
 
-    /// The client writes no more to a stream.
+    /// The client has ended its side of a stream.
     pub(super) fn ended_there(&self, id: u32) {
         let mut streams = self.streams.lock();
         if let Some(entry) = streams.get_mut(&id) {
@@ -230,10 +230,10 @@ impl Shared {
         self.streams.lock().remove(&id);
     }
 
-    /// From the reader task, which must not wait for the client to read. One that asks for more
-    /// answers than it reads gets none.
+    /// Queues an answer of the reader task, which must not wait for the client to read. A client
+    /// that requests more answers than it reads gets none.
     pub(super) fn answer(&self, frame: Frame) {
-        let _flood = self.answers.try_send(frame);
+        let _ = self.answers.try_send(frame);
     }
 
     /// Data moved: the connection is not idle.
@@ -242,10 +242,10 @@ impl Shared {
         self.active.store(now, Ordering::Relaxed);
     }
 
-    /// Nothing comes from the client any more, or nothing reaches it.
-    pub(super) fn is_gone(&self) {
-        self.gone.cancel();
-        // Their readers see the end.
+    /// Marks the client as disconnected: nothing comes from it, or nothing reaches it.
+    pub(super) fn disconnect(&self) {
+        self.disconnected.cancel();
+        // The readers of the streams see the end.
         self.streams.lock().clear();
     }
 }
@@ -257,7 +257,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Answers come first: among them is nothing that must follow data.
+    /// Answers come first: none of them must follow data.
     pub(super) async fn next(&mut self) -> Option<Frame> {
         tokio::select! {
             biased;
@@ -266,7 +266,7 @@ impl Frames {
         }
     }
 
-    /// One that is there already.
+    /// A frame that is already queued.
     pub(super) fn ready(&mut self) -> Option<Frame> {
         let answer = self.answers.try_recv();
         answer.or_else(|_| self.frames.try_recv()).ok()
@@ -281,14 +281,14 @@ pub(super) struct Link {
     writer: JoinHandle<()>,
 }
 
-/// What the tasks of a protocol are made of.
+/// The parts for the tasks of a protocol.
 pub(super) fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
     let (frames, frames_out) = mpsc::channel(QUEUE);
     let (answers, answers_out) = mpsc::channel(ANSWERS);
     let shared = Shared {
         streams: Mutex::default(),
         answers,
-        gone: CancellationToken::new(),
+        disconnected: CancellationToken::new(),
         began: Instant::now(),
         active: AtomicU64::new(0),
     };
@@ -300,7 +300,7 @@ pub(super) fn channel() -> (Arc<Shared>, mpsc::Sender<Frame>, Frames) {
 }
 
 impl Link {
-    /// Runs the tasks. When one of them ends, the client is gone.
+    /// Runs the tasks. The end of either means that the client has disconnected.
     pub(super) fn new(
         shared: Arc<Shared>,
         frames: mpsc::Sender<Frame>,
@@ -313,18 +313,18 @@ impl Link {
             frames,
             reader: tokio::spawn(async move {
                 reader.await;
-                in_reader.is_gone();
+                in_reader.disconnect();
             }),
             writer: tokio::spawn(async move {
                 writer.await;
-                in_writer.is_gone();
+                in_writer.disconnect();
             }),
         }
     }
 
-    /// Cancelled when the client is gone.
-    pub(super) fn gone(&self) -> CancellationToken {
-        self.shared.gone.clone()
+    /// Cancelled when the client has disconnected.
+    pub(super) fn disconnected(&self) -> CancellationToken {
+        self.shared.disconnected.clone()
     }
 
     /// Returns when no data has moved for so long.
@@ -339,16 +339,16 @@ impl Link {
         }
     }
 
-    /// Lets the client have what is on its way, for `patience` at most, then says goodbye and
-    /// waits a moment for it to do so: a socket that is closed while something is unread would
-    /// take from the client what it has not read yet.
-    pub(super) async fn close(mut self, patience: Duration) {
-        let saying = async {
-            let _gone = self.frames.send(Frame::Close).await;
-            let _done = (&mut self.writer).await;
+    /// Sends queued frames for at most `limit`, closes the connection, and waits a moment for the
+    /// client to do the same: a socket that is closed with unread input would discard output that
+    /// the client has not read.
+    pub(super) async fn close(mut self, limit: Duration) {
+        let closing = async {
+            let _ = self.frames.send(Frame::Close).await;
+            let _ = (&mut self.writer).await;
         };
-        if timeout(patience, saying).await.is_ok() {
-            let _impolite = timeout(LINGER, &mut self.reader).await;
+        if timeout(limit, closing).await.is_ok() {
+            let _ = timeout(LINGER, &mut self.reader).await;
         }
     }
 }
@@ -357,6 +357,6 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.reader.abort();
         self.writer.abort();
-        self.shared.is_gone();
+        self.shared.disconnect();
     }
 }

@@ -1,5 +1,5 @@
-//! Exec, Attach and PortForward as clients stream them: an HTTP server of its own, to which CRI
-//! answers one-time URLs.
+//! Exec, Attach and PortForward for streaming clients: a separate HTTP server, to which CRI returns
+//! one-time URLs.
 //!
 //! ```text
 //!  cri/runtime/exec.rs ─ Job ─► Streams::url ─ token ─► kubelet, crictl
@@ -10,8 +10,8 @@
 //!  spdy.rs, websocket.rs ─► link.rs ─► remote.rs ─► exec.rs, attach.rs
 //!                                  └──────────────► port_forward.rs ─► dial.rs
 //! ```
-//! A slow client holds up its own exec, no container: an attached one that does not read is let
-//! go by the monitor. Knows nothing of gRPC.
+//! A slow client blocks its own exec, but no container: the monitor drops an attached client that
+//! does not read. Knows nothing of gRPC.
 
 mod attach;
 mod dial;

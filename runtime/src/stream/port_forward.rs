@@ -1,9 +1,8 @@
-//! Ports of a pod, for one client: each forwarded connection is a pair of streams, one for its
-//! bytes and one for what goes wrong with it. Neither ends with another one.
+//! Ports of a pod for one client: each forwarded connection is a pair of streams, one for its bytes
+//! and one for its errors. Pairs end independently.
 //!
-//! client-go closes the whole connection when a text comes on any error stream. So a port that
-//! cannot be reached is told there, and a connection that dies on the way is not: its stream is
-//! reset.
+//! client-go closes the entire connection when text comes on any error stream. Therefore only an
+//! unreachable port is reported there; a connection that fails later has its stream reset.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,17 +27,17 @@ use crate::pod::{record::PodPhase, state::Pod};
 
 /// Streams of one client: half as many forwarded connections.
 pub(super) const MAX_STREAMS: usize = 1024;
-/// How often we look whether the pod is still there: its sockets would keep its network.
+/// Interval of checks that the pod is still ready: its sockets would keep its network.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The half of a pair that has come, until when it waits.
+/// An incomplete pair and its deadline.
 struct Half {
     until: Instant,
     data: Option<(Input, Output)>,
     error: Option<Output>,
 }
 
-/// Until the client leaves.
+/// Forwards until the client leaves.
 pub(super) async fn by_spdy(
     link: Link,
     mut opened: mpsc::Receiver<Opened>,
@@ -57,7 +56,7 @@ pub(super) async fn by_spdy(
                 () = &mut ended => break,
                 Some(stream) = opened.recv() => {
                     if let Some((port, id, half)) = pair(&mut halves, stream).await {
-                        tracing::debug!(pod = %pod.id, port, request = %id, "forwards");
+                        tracing::debug!(pod = %pod.id, port, request = %id, "forwarding a port");
                         let pod = Arc::clone(&pod);
                         forwards.spawn(async move { forward(&pod, port, half.0, half.1, half.2).await });
                     }
@@ -71,7 +70,7 @@ pub(super) async fn by_spdy(
     link.close(CREATION).await;
 }
 
-/// The n-th port has channels 2n and 2n+1; the first message on each is the port.
+/// Forwards the n-th port on channels 2n and 2n+1; the first message on each is the port.
 pub(super) async fn by_channels(
     link: Link,
     streams: Vec<(Input, Output)>,
@@ -88,8 +87,8 @@ pub(super) async fn by_channels(
         let pod = Arc::clone(&pod);
         forwards.spawn(async move {
             let first = Bytes::copy_from_slice(&port.to_le_bytes());
-            let _gone = output.send(first.clone()).await;
-            let _gone = error.send(first).await;
+            let _ = output.send(first.clone()).await;
+            let _ = error.send(first).await;
             forward(&pod, port, input, output, error).await;
         });
     }
@@ -109,14 +108,14 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Returns when the pod is not ready any more.
+/// Returns when the pod is no longer ready.
 async fn ended(pod: &Pod) {
     while pod.cell.get().phase == PodPhase::Ready {
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Accepts a stream whose headers are whole; the second one of a pair completes it.
+/// Accepts a stream with complete headers; the second one of a pair completes it.
 async fn pair(
     halves: &mut HashMap<String, Half>,
     stream: Opened,
@@ -127,7 +126,7 @@ async fn pair(
     };
     let id = match stream.headers.get("requestid") {
         Some(id) if !id.is_empty() => id.to_owned(),
-        // Very old clients number nothing: the data stream follows its error stream.
+        // Very old clients send no ids: the data stream follows its error stream.
         _ if data => stream.id.saturating_sub(2).to_string(),
         _ => stream.id.to_string(),
     };
@@ -177,7 +176,7 @@ async fn expire(halves: &mut HashMap<String, Half>) {
             output.reset(Reset::Cancel).await;
         }
         if let Some(error) = half.error {
-            let _gone = error
+            let _ = error
                 .send("its data stream was not opened in time".into())
                 .await;
             error.end().await;
@@ -185,12 +184,12 @@ async fn expire(halves: &mut HashMap<String, Half>) {
     }
 }
 
-/// One connection, to the end of both directions.
+/// Forwards one connection, to the end of both directions.
 async fn forward(pod: &Pod, port: u16, input: Input, output: Output, error: Output) {
     let stream = match dial(pod, port).await {
         Ok(stream) => stream,
         Err(why) => {
-            let _gone = error.send(why.into()).await;
+            let _ = error.send(why.into()).await;
             error.end().await;
             return output.reset(Reset::Cancel).await;
         }

@@ -1,4 +1,4 @@
-//! Bytes between a client and a process, or a port.
+//! Copies bytes between a client and a process, or a port.
 
 use std::time::Duration;
 
@@ -15,15 +15,13 @@ use super::{
 };
 use crate::monitor::StreamOut;
 
-/// How long a stream of a process that has ended is read while nothing comes: a child in the
-/// background may hold it.
+/// How long a quiet stream of an ended process is read: a child in the background may keep it open.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What is read of it then, at most. All that the process itself wrote waits in a pipe, which
-/// holds less.
+/// The most bytes read of it then. All output of the process itself is in a pipe, which holds less.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// Until the client ends its side, or the other end does not take any more. The drop of `to`
-/// must end its direction, as that of OwnedWriteHalf and StreamIn does.
+/// Copies until the client ends its side, or the other end takes no more. The drop of `to` must end
+/// its direction, as that of OwnedWriteHalf and StreamIn does.
 pub(super) async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     while let Some(bytes) = from.next().await {
         if to.write_all(&bytes).await.is_err() {
@@ -32,8 +30,8 @@ pub(super) async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     }
 }
 
-/// Until the end of the stream. While the client is slow, nothing is read. Without a client for
-/// it, it is read all the same, so that the process does not block.
+/// Copies to the end of the stream. Reads nothing while the client is slow. Without a client it
+/// reads all the same, so that the process does not block.
 pub(super) async fn show(mut from: StreamOut, to: Option<&Output>, ended: &CancellationToken) {
     let mut quiet = DRAIN;
     let mut left = DRAIN_BYTES;
@@ -59,12 +57,12 @@ pub(super) async fn show(mut from: StreamOut, to: Option<&Output>, ended: &Cance
             }
         }
         if let Some(to) = to {
-            let _reset_or_gone = to.send(piece.freeze()).await;
+            let _ = to.send(piece.freeze()).await; // the process is read on in any case
         }
     }
 }
 
-/// Applies sizes of the terminal as they come.
+/// Applies terminal sizes as they come.
 pub(super) async fn resize<F: Future<Output = ()>>(mut from: Input, apply: impl Fn(Size) -> F) {
     let mut decoder = Decoder::default();
     while let Some(bytes) = from.next().await {
@@ -79,7 +77,7 @@ pub(super) async fn resize<F: Future<Output = ()>>(mut from: Input, apply: impl 
     }
 }
 
-/// Runs what there is.
+/// Runs the work, if any.
 pub(super) async fn optional<F: Future<Output = ()>>(work: Option<F>) {
     if let Some(work) = work {
         work.await;

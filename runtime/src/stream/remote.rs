@@ -1,4 +1,4 @@
-//! The client of an exec or attach: its streams, however they come.
+//! The client of an exec or attach: its streams over any protocol.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use super::{
     },
 };
 
-/// More than a client of exec needs; one that opens streams again and again is stopped here.
+/// More than an exec needs; bounds a client that opens streams again and again.
 const MAX_STREAMS: usize = 16;
 
-/// Which streams a request asked for.
+/// The requested streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     pub stdin: bool,
@@ -34,7 +34,6 @@ pub struct Wanted {
     pub tty: bool,
 }
 
-/// The streams of a session.
 pub(super) struct Remote {
     pub link: Link,
     pub stdin: Option<Input>,
@@ -43,12 +42,11 @@ pub(super) struct Remote {
     pub resize: Option<Input>,
     error: Option<Output>,
     status: Format,
-    /// Keeps asking clients' streams from being served after the first ones.
+    /// Receives further streams of a client, which are not served.
     _late: Option<mpsc::Receiver<Opened>>,
 }
 
 impl Remote {
-    /// Without any stream.
     fn of(link: Link, status: Format) -> Self {
         Self {
             link,
@@ -62,10 +60,10 @@ impl Remote {
         }
     }
 
-    /// Waits for the client to open what it asked for.
+    /// Waits for the client to open the requested streams.
     ///
     /// # Errors
-    /// When it does not in time; it was told so if that could be.
+    /// The client does not do so in time, which is reported to it if possible.
     pub(super) async fn by_spdy<S>(
         io: S,
         hang_up: HangUp,
@@ -84,12 +82,12 @@ impl Remote {
                 && remote.stderr.is_some() == wanted.stderr
                 && remote.resize.is_some() == (wanted.tty && protocol.resize)
         };
-        let gone = remote.link.gone();
+        let disconnected = remote.link.disconnected();
         let opening = async {
             while !all(&remote) {
                 let opened = tokio::select! {
                     opened = opened.recv() => opened,
-                    () = gone.cancelled() => None,
+                    () = disconnected.cancelled() => None,
                 };
                 match opened {
                     Some(opened) => remote.take(opened, wanted).await,
@@ -111,7 +109,7 @@ impl Remote {
         }
     }
 
-    /// Gives an opened stream its place. One that has none is refused.
+    /// Assigns an opened stream to its purpose, or refuses it.
     async fn take(&mut self, opened: Opened, wanted: Wanted) {
         let kind = opened.headers.get("streamtype").map(str::to_owned);
         match kind.as_deref() {
@@ -134,7 +132,7 @@ impl Remote {
         }
     }
 
-    /// All channels are there from the beginning.
+    /// All channels are open from the start.
     pub(super) async fn by_websocket<S>(
         socket: WebSocketStream<S>,
         hang_up: HangUp,
@@ -154,7 +152,7 @@ impl Remote {
                 channels::STDERR if wanted.stderr => remote.stderr = Some(output),
                 channels::ERROR => remote.error = Some(output),
                 channels::RESIZE if wanted.tty => remote.resize = Some(input),
-                // What comes there is dropped with its reader.
+                // Data on it is dropped with its reader.
                 _ => {}
             }
         }
@@ -165,18 +163,18 @@ impl Remote {
         remote
     }
 
-    /// The end of the session: output is over, then the client is told how it ended.
-    pub(super) async fn finish(self, outcome: &Outcome, patience: Duration) {
-        let telling = async {
+    /// Ends the session: first the output, then the outcome is reported to the client.
+    pub(super) async fn finish(self, outcome: &Outcome, limit: Duration) {
+        let reporting = async {
             for output in [&self.stdout, &self.stderr].into_iter().flatten() {
                 output.end().await;
             }
             if let Some(error) = &self.error {
-                let _gone = error.send(outcome.encode(self.status).into()).await;
+                let _ = error.send(outcome.encode(self.status).into()).await;
                 error.end().await;
             }
         };
-        let _slow = timeout(patience, telling).await;
-        self.link.close(patience).await;
+        let _ = timeout(limit, reporting).await;
+        self.link.close(limit).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP server behind the URLs: takes connections, matches tokens, upgrades, runs sessions.
+//! The HTTP server behind the URLs: accepts connections, matches tokens, upgrades, runs sessions.
 
 use std::{
     convert::Infallible,
@@ -48,12 +48,12 @@ use crate::{
     pod::error::{self, Error, Kind},
 };
 
-/// For the answer 101 to be sent.
+/// The time to send the answer 101.
 const SWITCH: Duration = Duration::from_secs(10);
-/// For sessions to end when the daemon does.
+/// The time for sessions to end when the daemon does.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The port that is taken before anything is served.
+/// The port, bound before anything is served.
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -62,7 +62,7 @@ pub struct Listener {
 
 impl Listener {
     /// # Errors
-    /// An address that is taken, or a certificate that is none.
+    /// The address is in use, or the certificate is invalid.
     pub async fn bind(address: SocketAddr, tls: Option<(&Path, &Path)>) -> io::Result<Self> {
         let tls = tls
             .map(|(cert, key)| tls::acceptor(cert, key))
@@ -74,7 +74,7 @@ impl Listener {
     }
 }
 
-/// Clients on this machine reach what listens everywhere by loopback.
+/// Replaces an unspecified address by loopback, which clients on this machine can reach.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -84,7 +84,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Hands out URLs, and serves them.
+/// Creates URLs, and serves them.
 pub struct Streams {
     tokens: Tokens<Job>,
     base: String,
@@ -94,7 +94,7 @@ pub struct Streams {
 }
 
 impl Job {
-    /// The id of the pod that its session counts for.
+    /// The id of the pod for which its session counts.
     fn pod(&self) -> String {
         match self {
             Self::Exec { container, .. } | Self::Attach { container, .. } => {
@@ -127,10 +127,10 @@ impl Streams {
         })
     }
 
-    /// Where a client finds what it asked for: once, and soon.
+    /// The URL for a client's job: valid once, and for a short time.
     ///
     /// # Errors
-    /// Exhausted when too many wait.
+    /// Exhausted, if too many URLs are unused.
     pub fn url(&self, job: Job) -> error::Result<String> {
         let verb = job.verb().name();
         let token = self.tokens.add(job).ok_or_else(|| {
@@ -157,7 +157,10 @@ impl Streams {
         self.limits.stop.cancel();
         self.tasks.close();
         if timeout(DRAIN, self.tasks.wait()).await.is_err() {
-            tracing::warn!(left = self.tasks.len(), "streaming sessions are abandoned");
+            tracing::warn!(
+                left = self.tasks.len(),
+                "streaming sessions did not end in time"
+            );
         }
     }
 
@@ -169,7 +172,7 @@ impl Streams {
         place: Place,
     ) {
         let head = time_for_head(peer);
-        let _only_slower = stream.set_nodelay(true);
+        let _ = stream.set_nodelay(true); // without it, only slower
         let Ok(hang_up) = HangUp::of(&stream) else {
             return;
         };
@@ -187,7 +190,7 @@ impl Streams {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // For the one session that a connection can have.
+        // For the only session of a connection.
         let for_session = Arc::new(Mutex::new(Some((hang_up, place))));
         let service = service_fn(move |request: Request<Incoming>| {
             let (streams, for_session) = (Arc::clone(&self), Arc::clone(&for_session));
@@ -202,7 +205,7 @@ impl Streams {
             .max_buf_size(16 << 10)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
-        // A client that is slow or gone is its own trouble.
+        // A failure concerns only this client.
         let _ = timeout(head + SWITCH, connection).await;
     }
 
@@ -218,7 +221,7 @@ impl Streams {
         let (verb, token) = handshake::target(request.uri().path()).ok_or_else(nothing)?;
         let upgrade = handshake::upgrade(verb, request.method(), request.headers())?;
         let fits = |job: &Job| job.verb() == verb;
-        // A token that is refused here has not been used: its client may try again.
+        // A refused request does not use up its token: the client may try again.
         let begin = |job: &Job| {
             check_ports(job, &upgrade)?;
             self.open.begin(&job.pod())
@@ -284,7 +287,7 @@ impl Streams {
     }
 }
 
-/// The streams of an exec or attach. `None`: the client did not open them.
+/// The streams of an exec or attach; `None` if the client did not open them.
 async fn remote(
     io: TokioIo<Upgraded>,
     upgrade: Upgrade,
@@ -296,7 +299,7 @@ async fn remote(
         Upgrade::WebSocket { protocol, .. } => {
             let (format, status) = match protocol.carries {
                 Carries::Channels { format, status } => (format, status),
-                // Not among the protocols of commands.
+                // The protocols of commands do not include it.
                 Carries::Spdy => return None,
             };
             let socket = websocket::upgraded(io).await;
@@ -306,13 +309,13 @@ async fn remote(
     match remote {
         Ok(remote) => Some(remote),
         Err(why) => {
-            tracing::debug!(why, "a streaming session did not begin");
+            tracing::debug!(why, "cannot start a streaming session");
             None
         }
     }
 }
 
-/// Two channels for each port, as far as channels go. In the other protocols streams name ports.
+/// Checks that there are two channels for each port. In other protocols streams name the ports.
 fn check_ports(job: &Job, upgrade: &Upgrade) -> Result<(), Refusal> {
     let (Job::PortForward { ports, .. }, Upgrade::WebSocket { protocol, .. }) = (job, upgrade)
     else {
@@ -323,7 +326,8 @@ fn check_ports(job: &Job, upgrade: &Upgrade) -> Result<(), Refusal> {
         return Ok(());
     }
     let text = format!(
-        "unable to upgrade: {} ports were asked for, and a WebSocket of channels forwards 1 to {most}",
+        "unable to upgrade: {} ports were asked for, and a WebSocket of channels forwards 1 to \
+         {most}",
         ports.len()
     );
     Err(Refusal::new(StatusCode::BAD_REQUEST, text))
@@ -356,7 +360,7 @@ fn switching(upgrade: &Upgrade) -> Response<String> {
 fn refused(refusal: Refusal) -> Response<String> {
     let mut response = Response::new(refusal.text + "\n");
     *response.status_mut() = refusal.code;
-    // Only here: hyper's own switch puts it on the answer 101 too, in place of `Upgrade`.
+    // Only here: hyper's own switch would also put it on the answer 101, in place of `Upgrade`.
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(CONNECTION, close);
     for (name, value) in refusal.headers {

@@ -1,4 +1,4 @@
-//! Sessions at a time, of one pod and in all: who may exec into one pod takes no session from the others.
+//! Concurrent sessions, bounded per pod and in total: one pod cannot take all of them.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,15 +10,15 @@ use super::wire::handshake::Refusal;
 const OF_A_POD: usize = 64;
 const IN_ALL: usize = 1024;
 
-/// How many sessions each pod has.
+/// The number of sessions per pod.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<HashMap<String, usize>>);
 
 impl Sessions {
-    /// One more of this pod.
+    /// Counts one more session of this pod.
     ///
     /// # Errors
-    /// Too many requests, with the bound that is reached.
+    /// Too many requests, with the bound that was reached.
     pub(super) fn begin(self: &Arc<Self>, pod: &str) -> Result<Session, Refusal> {
         let mut counts = self.0.lock();
         let all: usize = counts.values().sum();
@@ -26,7 +26,8 @@ impl Sessions {
         let refuse = |text| Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
         if of_pod >= OF_A_POD {
             return refuse(format!(
-                "sandbox {pod:?}: {of_pod} streaming sessions are open, the most of one pod: end one and try again"
+                "sandbox {pod:?}: {of_pod} streaming sessions are open, the most of one pod: end one \
+                 and try again"
             ));
         }
         if all >= IN_ALL {
@@ -42,7 +43,7 @@ impl Sessions {
     }
 }
 
-/// Counts while it lives.
+/// Counts as open while it exists.
 pub(super) struct Session {
     sessions: Arc<Sessions>,
     pod: String,

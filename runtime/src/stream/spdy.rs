@@ -1,4 +1,4 @@
-//! A connection that speaks SPDY/3.1: tasks that read and write its frames.
+//! A SPDY/3.1 connection: tasks that read and write its frames.
 
 use std::{io, sync::Arc};
 
@@ -17,12 +17,12 @@ use super::{
     },
 };
 
-/// Streams that a client has opened and the session has not looked at.
+/// Streams that a client has opened and the session has not taken.
 const OPENED: usize = 16;
-/// Bytes that are written at once.
+/// Bytes after which queued frames are written.
 const BATCH: usize = 64 << 10;
 
-/// A stream that the client asks for. Dropped, it is forgotten without an answer.
+/// A stream that the client requests. If dropped, it is forgotten without an answer.
 pub(super) struct Opened {
     pub id: u32,
     pub headers: Headers,
@@ -41,8 +41,8 @@ impl Opened {
     }
 }
 
-/// Serves a connection whose handshake is done. What clients open comes through the channel, of
-/// which at most `max_streams` are open at a time.
+/// Serves a connection after its handshake. Streams that the client opens come through the channel;
+/// at most `max_streams` are open at a time.
 pub(super) fn serve<S>(io: S, hang_up: HangUp, max_streams: usize) -> (Link, mpsc::Receiver<Opened>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -88,7 +88,7 @@ struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Until the end of the connection, or the first frame that is none.
+    /// Reads to the end of the connection, or to the first invalid frame.
     async fn run(mut self) -> io::Result<()> {
         loop {
             let mut head = [0; spdy::HEADER];
@@ -107,7 +107,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Hands on what is there, however long the frame is.
+    /// Delivers data as it arrives, however long the frame is.
     async fn data(&mut self, stream: u32, fin: bool, len: usize) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
@@ -137,7 +137,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let headers = self.inflater.block(block).map_err(io::Error::other)?;
                 self.open(stream, fin, headers).await;
             }
-            // Nothing of interest, but each block is needed to read the next.
+            // The content is unused, but each block is needed to read the next.
             Control::SynReply { block } => {
                 self.inflater.block(block).map_err(io::Error::other)?;
             }
@@ -148,10 +148,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
             }
             Control::RstStream { stream } => self.shared.was_reset(stream),
-            // Ours have even numbers: that is an answer.
+            // Even numbers are ours: such a ping is an answer.
             Control::Ping { id } if id % 2 == 1 => self.shared.answer(Frame::Ping(id)),
-            // Clients say it when they leave.
-            Control::GoAway => self.shared.is_gone(),
+            // Clients send it when they leave.
+            Control::GoAway => self.shared.disconnect(),
             Control::Ping { .. } | Control::Other => {}
         }
         Ok(())
@@ -176,8 +176,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             input,
             output,
         };
-        // A session that is at its end looks at no stream any more.
-        let _ending = self.opened.send(opened).await;
+        // A session that is ending takes no more streams.
+        let _ = self.opened.send(opened).await;
     }
 }
 

@@ -9,10 +9,10 @@ use rustls::{
 use tokio_rustls::TlsAcceptor;
 
 /// # Errors
-/// A file that cannot be read, or does not hold what it should.
+/// A file is unreadable, or its content is invalid.
 #[expect(
     clippy::disallowed_methods,
-    reason = "at the start, before anybody is served"
+    reason = "at start, before any client is served"
 )]
 pub(super) fn acceptor(cert: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     let bad = |path: &Path, why: &dyn std::fmt::Display| {

@@ -1,4 +1,4 @@
-//! One-time tokens: each stands for one request, for a minute.
+//! One-time tokens: each stands for one request for a minute.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{sync::Notify, time::Instant};
 
-/// How long a token may be used.
+/// Lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// Tokens that are not used yet.
+/// The most unused tokens.
 pub(super) const OUTSTANDING: usize = 1000;
 
 pub(super) struct Tokens<T> {
@@ -27,7 +27,7 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    /// A new token. `None` when too many are outstanding, or the kernel has no random bytes.
+    /// Adds a token; `None` if too many are unused, or the kernel has no random bytes.
     pub(super) fn add(&self, value: T) -> Option<String> {
         let mut bytes = [0; 18];
         let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
@@ -46,7 +46,7 @@ impl<T> Tokens<T> {
         Some(token)
     }
 
-    /// What a token stands for, if it fits, and what `begin` makes of it. It is used up then, but not where `begin` fails.
+    /// The value of a fitting token, with `begin`'s result. Uses up the token unless `begin` fails.
     pub(super) fn take<B, E>(
         &self,
         token: &str,
@@ -66,7 +66,7 @@ impl<T> Tokens<T> {
         Some(Ok((value, begun)))
     }
 
-    /// Lets go of what was not used in time. Runs until dropped.
+    /// Drops tokens that were not used in time. Runs until dropped.
     pub(super) async fn expire(&self) {
         loop {
             let first = self
@@ -114,7 +114,7 @@ mod tests {
             assert!(tokens.add(n).is_some());
         }
         assert_eq!(tokens.add(0), None);
-        let _runs_for_ever = tokio::time::timeout(LIFETIME * 2, tokens.expire()).await;
+        let _ = tokio::time::timeout(LIFETIME * 2, tokens.expire()).await; // never ends by itself
         assert!(tokens.outstanding.lock().is_empty());
         assert!(tokens.add(0).is_some());
     }

@@ -1,5 +1,4 @@
-//! A connection that speaks WebSocket: its channels, or the byte stream that its messages are
-//! pieces of.
+//! A WebSocket connection: its channels, or the byte stream in its messages.
 
 use std::{
     io,
@@ -28,10 +27,10 @@ use super::{
     wire::channels::{Format, Incoming},
 };
 
-/// The longest message that is taken. Clients send some 32 KiB.
+/// The longest accepted message. Clients send some 32 KiB.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// A connection whose handshake is done.
+/// A WebSocket after its handshake.
 pub(super) async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(io: S) -> WebSocketStream<S> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(MAX_MESSAGE))
@@ -85,10 +84,10 @@ where
             Message::Binary(bytes) => bytes,
             Message::Text(text) => text.into(),
             Message::Close(_) => {
-                shared.is_gone();
+                shared.disconnect();
                 continue;
             }
-            // Pings are answered by the library.
+            // The library answers pings.
             _ => continue,
         };
         match format.decode(&message).map_err(|error| error.to_string())? {
@@ -119,10 +118,10 @@ where
                 sink.send(message(format, id, &bytes)).await?;
                 shared.touch();
             }
-            // "We live", as RFC 6455 5.5.3 allows it: a client that waits for the answer to its
-            // ping, which we do not read meanwhile, takes this.
+            // A sign of life, as RFC 6455 5.5.3 allows it: a client accepts it for the answer to
+            // its ping, which is not read meanwhile.
             Frame::Alive => sink.send(Message::Pong(Bytes::new())).await?,
-            // The first message tells a client that it is served. Channels end with the socket.
+            // The first message shows that the client is served. Channels end with the socket.
             Frame::Reply(id) => sink.send(message(format, id, &[])).await?,
             Frame::End(_) | Frame::Reset(..) | Frame::Ping(_) => {}
             Frame::Close => {
@@ -154,9 +153,9 @@ fn goodbye() -> Message {
 /// The messages of a socket as one stream of bytes, each way.
 pub(super) struct Tunnel<S> {
     socket: WebSocketStream<S>,
-    /// What of the last message was not read yet.
+    /// The unread rest of the last message.
     rest: Bytes,
-    /// The farewell was sent.
+    /// The close message was sent.
     closing: bool,
 }
 

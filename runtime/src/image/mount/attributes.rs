@@ -1,4 +1,4 @@
-//! Owner, mode, times and extended attributes of a directory, copied to another.
+//! Copies owner, mode, times and extended attributes of a directory.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::image::fsutil::filled;
 
-/// Owner, attributes, mode and times of one directory for another. Also gives a container's upper
-/// directory the look of its image's root (CRI-451).
+/// Copies owner, attributes, mode and times of one directory to another. A container's upper
+/// directory gets those of its image's root (CRI-451).
 pub(crate) fn copy_attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
     let (from, to) = (from.as_fd(), to.as_fd());
     let stat = rustix::fs::fstat(from)?;
@@ -19,7 +19,7 @@ pub(crate) fn copy_attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Res
     rustix::fs::futimens(to, &times(&stat))
 }
 
-/// The times of a file, to be set for another.
+/// The times of a file, to set on another.
 pub(crate) fn times(stat: &Stat) -> Timestamps {
     let time = |sec, nsec: u64| Timespec {
         tv_sec: sec,
@@ -31,7 +31,7 @@ pub(crate) fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Attributes but overlayfs's own, whose meaning ends with the layer they stand in.
+/// Copies all attributes but overlayfs's own, which are valid only in their layer.
 fn copy_xattrs(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let names = match filled(|buffer| rustix::fs::flistxattr(from, buffer)) {
         Err(Errno::OPNOTSUPP) => return Ok(()),

@@ -1,4 +1,4 @@
-//! What a view of an image has in a directory, copied out of it: the first content of an image's `VOLUME`s (CRI-129).
+//! Copies a directory out of a view of an image: the initial content of its `VOLUME`s (CRI-129).
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,15 +14,15 @@ use super::attributes::{copy_attributes, times};
 use crate::image::fsutil::{self, data_from, is, open_file};
 use crate::walk::{At, Cut, IMAGE_DEPTH_MAX, Limits, Mounts, Then, Up, Visitor, Way, walk};
 
-/// Entries copied up for one container.
+/// The most entries copied for one container.
 const COPY_MAX: usize = 1_000_000;
-/// A kubelet has given the creation up long before; what is made here is gone with it.
+/// A kubelet has given up the creation long before; the copy is removed with it.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Of a file, copied in one go.
+/// The most bytes of a file per copy call.
 const PIECE: u64 = 64 << 20;
 
-/// Copies what the view of an image has in the directory at `path` into `into`, which exists and is empty, with owners,
-/// modes, attributes, times and holes. Nothing there, or no directory, is fine. Symlinks on the way stay in the view.
+/// Copies the view's directory `path` to the empty `into`, with owners, modes, attributes, times
+/// and holes. If `path` is not a directory, nothing is copied. Symlinks stay in the view.
 pub(crate) fn copy_up(
     view: &OwnedFd,
     path: &Path,
@@ -50,7 +50,7 @@ pub(crate) fn copy_up(
 }
 
 fn given_up() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "nobody waits for it any more")
+    io::Error::new(io::ErrorKind::Interrupted, "no caller waits any more")
 }
 
 fn too_slow() -> io::Error {
@@ -59,7 +59,7 @@ fn too_slow() -> io::Error {
 }
 
 struct Copy<'a, 'b> {
-    /// Where the walk's directory is copied to.
+    /// Destination of the walk's current directory.
     to: Way,
     budget: &'a mut CopyBudget<'b>,
 }
@@ -84,14 +84,14 @@ impl Visitor for Copy<'_, '_> {
     }
 
     fn end(&mut self, dir: BorrowedFd<'_>) -> io::Result<()> {
-        // After its entries, for the time's sake.
+        // After its entries, which would change the times.
         Ok(copy_attributes(dir, self.to.here()?)?)
     }
 
     fn back(&mut self, _: &At<'_>) -> io::Result<()> {
         match self.to.up() {
             Up::Parent => Ok(()),
-            // Nobody else knows of it yet.
+            // Only this copy knows of it yet.
             Up::Elsewhere | Up::Top => Err(Errno::STALE.into()),
         }
     }
@@ -107,13 +107,13 @@ impl Visitor for Copy<'_, '_> {
     }
 }
 
-/// What may still be copied up for one container.
+/// The remaining budget of one container.
 pub(crate) struct CopyBudget<'a> {
     entries: usize,
     bytes: u64,
     max_bytes: u64,
     until: Instant,
-    /// Nobody waits for it any more.
+    /// Whether no caller waits any more.
     is_over: &'a dyn Fn() -> bool,
 }
 
@@ -142,14 +142,15 @@ impl<'a> CopyBudget<'a> {
         Ok(())
     }
 
-    /// Between two pieces of a large file.
+    /// Checks time and caller between two pieces of a large file.
     fn go_on(&self) -> io::Result<()> {
         if (self.is_over)() {
             return Err(given_up());
         }
-        match Instant::now() > self.until {
-            true => Err(too_slow()),
-            false => Ok(()),
+        if Instant::now() > self.until {
+            Err(too_slow())
+        } else {
+            Ok(())
         }
     }
 }
@@ -202,7 +203,7 @@ fn copy_file(
         budget.go_on()?;
         (&source).seek(io::SeekFrom::Start(start))?;
         (&target).seek(io::SeekFrom::Start(start))?;
-        // In the kernel where the file system can; sharing blocks where it can do that.
+        // In the kernel if the file system can; with shared blocks if it can.
         io::copy(&mut (&source).take(end - start), &mut &target)?;
         at = end;
     }

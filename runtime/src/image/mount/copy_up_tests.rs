@@ -151,7 +151,7 @@ fn a_volume_deeper_than_an_image_may_be_is_refused_and_a_given_up_one_ends() {
     }
 }
 
-/// Descriptors of this process that lead into these trees: other tests have theirs.
+/// Descriptors of this process in these trees: other tests have their own.
 fn open_below(trees: &[std::path::PathBuf]) -> usize {
     let all = fs::read_dir("/proc/self/fd").unwrap();
     let targets = all.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -1,4 +1,4 @@
-//! Views of images: containers' roots and image volumes, mounted or looked into; and who uses which layers for one.
+//! Views of images: container roots and image volumes, mounted or read, and their uses of layers.
 
 pub(super) mod attributes;
 mod copy_up;

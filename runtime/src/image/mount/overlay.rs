@@ -1,4 +1,4 @@
-//! The overlay mount itself: many layers, owners shifted or not, new kernels and old (CRI-450).
+//! The overlay mount: many layers, plain or with shifted owners, on any kernel (CRI-450).
 //!
 //! | layers | kernel | how | where |
 //! |---|---|---|---|
@@ -7,9 +7,9 @@
 //! | owners shifted | any | as above | a copy of the bare mount namespace |
 //!
 //! The options string has one page for all layers. It names them by descriptor, relative to a
-//! working directory in /proc: five bytes a layer, and nothing in it needs escaping. Shifted layers
-//! must be attached somewhere (kernels before 6.15 take no others); in a namespace that goes with its
-//! thread nobody sees them, and no crash leaves them behind.
+//! working directory in /proc: five bytes a layer, and no escapes. Shifted layers must be attached
+//! somewhere (before kernel 6.15): in a namespace that ends with its thread they are invisible, and
+//! a crash leaves none.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,31 +25,31 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 use crate::detached;
 use crate::image::error::Error;
 
-/// Longest string `fsconfig` takes.
+/// Longest string of `fsconfig`.
 const FSCONFIG_MAX: usize = 255;
 /// Longest options string of `mount`, with its NUL.
 const OPTIONS_MAX: usize = 4096;
-/// What names in the options string are relative to.
+/// The base of names in the options string.
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
 
-/// A pod's user namespace, as lower trees and volumes are shifted by it (CRI-452).
+/// A pod's user namespace, by which lower trees and volumes are shifted (CRI-452).
 pub type Userns = Arc<OwnedFd>;
 
-/// What overlayfs is given.
+/// Parameters of an overlay mount.
 pub(crate) struct Overlay<'a> {
     /// Topmost first.
     pub lowers: Vec<PathBuf>,
-    /// Upper and work directory; none for a read-only view.
+    /// Upper and work directory; `None` for a read-only view.
     pub upper: Option<(&'a Path, &'a Path)>,
     pub userns: Option<Userns>,
-    /// SELinux label of all that is seen in it.
+    /// SELinux label of all its files.
     pub label: Option<&'a str>,
-    /// Where it is mounted.
+    /// Mount point.
     pub target: &'a Path,
 }
 
-/// A read-only view of these layers, topmost first, for the daemon alone: attached nowhere, and gone with its last
-/// descriptor. `what` is for messages. One layer shows itself: it has no whiteouts.
+/// A detached read-only view of these layers, topmost first, for the daemon alone; it ends with its
+/// last descriptor. `what` is for messages. A single layer is its own view: it has no whiteouts.
 pub(crate) fn view_of(lowers: Vec<PathBuf>, what: &str) -> Result<OwnedFd, Error> {
     let overlay = Overlay {
         lowers,
@@ -64,7 +64,7 @@ pub(crate) fn view_of(lowers: Vec<PathBuf>, what: &str) -> Result<OwnedFd, Error
     }
 }
 
-/// How the kernel is told the layers.
+/// The kernel interface for passing layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Api {
     LowerdirPlus,
@@ -76,7 +76,7 @@ impl Overlay<'_> {
         self.mount_by(supported())
     }
 
-    /// Whether it can be mounted; nothing is.
+    /// Checks whether it can be mounted, without mounting it.
     pub(crate) fn try_out(&self) -> Result<(), Error> {
         self.make(supported()).map(drop)
     }
@@ -86,11 +86,11 @@ impl Overlay<'_> {
         mount_tree::attach(&tree, self.target).map_err(self.failed("attach"))
     }
 
-    /// The view, attached nowhere.
+    /// Makes the view, detached.
     fn make(&self, api: Api) -> Result<OwnedFd, Error> {
         if let Some((_, work)) = self.upper {
-            // A volatile mount leaves a mark that forbids the next; here the next is only a start
-            // that is tried again, of a tree nobody relies on after a crash.
+            // A volatile mount leaves a mark that forbids the next one. Here the next one is a
+            // repeated start, of a tree that need not survive a crash.
             let mark = work.join("work/incompat");
             crate::remove::remove_tree_at(&mark).map_err(self.failed("clear the mark"))?;
         }
@@ -121,7 +121,7 @@ impl Overlay<'_> {
         made.map_err(self.failed("make a mount namespace"))?
     }
 
-    /// The layers, topmost first, and the directory of upper and work directory, all of them attached nowhere yet.
+    /// `lowers`: layers, topmost first. `above`: parent of upper and work directory. All detached.
     fn in_bare_namespace(
         &self,
         api: Api,
@@ -156,7 +156,7 @@ impl Overlay<'_> {
         self.lowers.iter().map(|path| open_path(path)).collect()
     }
 
-    /// With shifted owners, if the pod has a user namespace.
+    /// Copies the layers, with shifted owners if the pod has a user namespace.
     fn copy_lowers(&self) -> io::Result<Vec<OwnedFd>> {
         let userns = self.userns.as_deref().map(AsFd::as_fd);
         let copy = |path: &PathBuf| detached::copy(path, userns);
@@ -172,7 +172,7 @@ impl Overlay<'_> {
         };
         set("source", "cairn")?;
         for (fd, path) in lowers.iter().zip(&self.lowers) {
-            // A shifted layer is not what lies at its path.
+            // A shifted layer is not the tree at its path.
             let path = Some(&**path).filter(|_| self.userns.is_none());
             set("lowerdir+", &name(path, fd))?;
         }
@@ -187,7 +187,7 @@ impl Overlay<'_> {
             set("context", label)?;
         }
         if self.upper.is_some() {
-            // Without it every unmount flushes the whole file system below (tens of milliseconds and
+            // Without it every unmount flushes the file system below (tens of milliseconds and
             // more), for a tree that is thrown away.
             rustix::mount::fsconfig_set_flag(fs.as_fd(), "volatile")
                 .map_err(|e| self.failed("volatile")(explain(&fs, e)))?;
@@ -211,7 +211,7 @@ impl Overlay<'_> {
     }
 }
 
-/// Upper and work directory; their paths where these lead to them.
+/// Upper and work directory, with their paths if these lead to them.
 type Upper = [(Option<PathBuf>, OwnedFd); 2];
 
 fn open_path(path: &Path) -> io::Result<OwnedFd> {
@@ -222,7 +222,7 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Changes the thread's working directory.
+/// Mounts by an options string. Changes the thread's working directory.
 fn mount_with_options(
     lowers: &[OwnedFd],
     upper: Option<&Upper>,
@@ -237,7 +237,7 @@ fn mount_with_options(
         options += &format!(",upperdir={upper},workdir={work},volatile");
     }
     if let Some(label) = label {
-        // In quotes: a level has commas.
+        // Quoted: a level contains commas.
         options += &format!(",context=\"{label}\"");
     }
     if options.len() >= OPTIONS_MAX {
@@ -252,13 +252,13 @@ fn mount_with_options(
         let cause = io::Error::from(e);
         io::Error::new(
             cause.kind(),
-            format!("{cause} (dmesg has the kernel's words)"),
+            format!("{cause} (see dmesg for the kernel's message)"),
         )
     })
 }
 
-/// Asked once. Overlayfs of Linux 6.5 and 6.6 has no `lowerdir+`; before, a file system context
-/// takes any key and fails only when all is put together.
+/// Detected once. Overlayfs of Linux 6.5 and 6.6 has no `lowerdir+`; before, a file system context
+/// accepts any key and fails only when it is created.
 fn supported() -> Api {
     static SUPPORTED: OnceLock<Api> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
@@ -272,13 +272,13 @@ fn supported() -> Api {
                 Err(_) => Api::Options,
             },
         };
-        tracing::debug!(?api, "overlayfs");
+        tracing::debug!(?api, "detected the overlayfs interface");
         api
     })
 }
 
-/// A layer's path, for people who read the mount table; its descriptor, where the path is too long
-/// or has what overlayfs takes for an escape.
+/// A layer's path, for readers of the mount table; its descriptor if the path is too long or has an
+/// escape character of overlayfs.
 fn name(path: Option<&Path>, fd: &OwnedFd) -> String {
     match path.and_then(Path::to_str) {
         Some(path) if path.len() <= FSCONFIG_MAX && !path.contains('\\') => path.to_owned(),
@@ -286,7 +286,7 @@ fn name(path: Option<&Path>, fd: &OwnedFd) -> String {
     }
 }
 
-/// The kernel's own words on a failed step, which it leaves in the descriptor.
+/// Adds the kernel's message on a failed step, which it leaves in the descriptor.
 fn explain(fs: &OwnedFd, e: Errno) -> io::Error {
     let cause = io::Error::from(e);
     let mut words = [0; 512];

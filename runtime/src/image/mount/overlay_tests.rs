@@ -5,7 +5,7 @@ use rustix::mount::UnmountFlags;
 use super::*;
 use crate::image::store::record::LAYERS_MAX;
 
-/// What is mounted at or below a path in this mount namespace.
+/// Mounts at or below a path in this mount namespace.
 fn mounts(path: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let here = path.display().to_string();
@@ -13,8 +13,8 @@ fn mounts(path: &Path) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Mounts layers whose directories are called after all that an options string would have to
-/// escape, and answers the owner of a file in the lowest one.
+/// Mounts layers whose directories have all characters that an options string must escape. Returns
+/// the owner of a file in the lowest one.
 fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
     let tmp = tempfile::tempdir().unwrap();
     let make = |name: &str| {
@@ -37,7 +37,7 @@ fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
         target: &merged,
     };
     let mut owner = 0;
-    // The second finds the mark that the first, volatile, left in its work directory.
+    // The second mount finds the mark of the first, volatile one in its work directory.
     for _ in 0..2 {
         if let Err(failed) = overlay.mount_by(api) {
             panic!("{api:?}: {failed}");
@@ -55,8 +55,8 @@ fn owner_in_the_view(api: Api, layers: u32, userns: Option<Userns>) -> u32 {
     owner
 }
 
-/// A user namespace whose root is the host's 100000; of a process that waits for the end of
-/// its input.
+/// A user namespace whose root is the host's 100000, of a process that waits for the end of its
+/// input.
 fn userns() -> (Userns, std::process::Child) {
     let mut child = std::process::Command::new("unshare")
         .args(["--user", "sh", "-c", "echo; read end"])
@@ -73,7 +73,7 @@ fn userns() -> (Userns, std::process::Child) {
     (Arc::new(namespace.into()), child)
 }
 
-/// The old way works on every kernel.
+/// The old interface works on every kernel.
 fn apis() -> BTreeSet<Api> {
     [Api::Options, supported()].into()
 }
@@ -121,7 +121,7 @@ fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
     fs::create_dir(&lower).unwrap();
     let overlay = Overlay {
         lowers: vec![lower],
-        // Where nothing can be written to.
+        // Nothing can be written there.
         upper: Some((Path::new("/proc/sys/kernel"), Path::new("/proc/sys/vm"))),
         userns: None,
         label: None,
@@ -131,11 +131,11 @@ fn a_failed_mount_says_why_in_the_kernels_words_or_where_these_are() {
         let Err(failed) = overlay.mount_by(api) else {
             panic!("a procfs takes no upper directory");
         };
-        let said = failed.to_string();
+        let text = failed.to_string();
         let why = match api {
             Api::LowerdirPlus => "not supported",
             Api::Options => "dmesg",
         };
-        assert!(said.contains("overlay") && said.contains(why), "{said}");
+        assert!(text.contains("overlay") && text.contains(why), "{text}");
     }
 }

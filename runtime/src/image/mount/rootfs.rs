@@ -1,7 +1,7 @@
-//! A container's root: read-only layers of its image, and what it writes. Overlayfs (CRI-450).
+//! A container's root: its image's read-only layers and its own writes, by overlayfs (CRI-450).
 //!
-//! It is described here, and mounted on the host only for the moment in which the container's own
-//! mount namespace is made (`pod/start_container.rs`).
+//! It is described here, and mounted on the host only while the container's own mount namespace is
+//! made (`pod/start_container.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,23 +24,23 @@ use crate::image::store::record::ImageRecord;
 use crate::image::usage::{Usage, usage};
 use crate::walk::Waiting;
 
-/// Longest file read out of a container's root: a passwd of some 20,000 accounts.
+/// Longest file read from a container's root: a passwd of some 20,000 accounts.
 const TEXT_MAX: u64 = 1 << 20;
 
-/// A container's root file system: what its overlay is made of.
+/// The trees of a container's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rootfs {
     /// Read-only trees, topmost first; never empty.
     pub lower: Vec<PathBuf>,
-    /// What the container writes.
+    /// The container's writes.
     pub upper: PathBuf,
     pub work: PathBuf,
 }
 
 impl Images {
-    /// Makes what the container's root is mounted from, anew if something of that id is there. It
-    /// keeps the image's layers until `release_rootfs` (CRI-175). `root` is the host's user and
-    /// group of a user namespace's root, who gets the upper directory.
+    /// Makes the trees of a container's root, replacing those of the same id. They keep the image's
+    /// layers until `release_rootfs` (CRI-175). `root`: the host's user and group of a user
+    /// namespace's root, which owns the upper directory.
     pub async fn prepare_rootfs(
         &self,
         container_id: &str,
@@ -54,7 +54,7 @@ impl Images {
             release(&store, &dir)?;
             let made = make_rootfs(&store, &dir, id, &layers, root);
             if made.is_err() {
-                // Its own error is worth less than the first.
+                // The first error matters more.
                 let _ = release(&store, &dir);
             }
             made
@@ -76,14 +76,14 @@ impl Images {
         }))
     }
 
-    /// What the container has written so far. Walks the tree: not for the hot path.
+    /// Usage of the container's writes so far. Walks the tree: not for the hot path.
     pub async fn rootfs_usage(&self, container_id: &str) -> Result<Usage, Error> {
         let upper = self.rootfs_dir(container_id)?.join("upper");
         blocking(move || usage(&upper).map_err(Error::io("container root", "count", &upper))).await
     }
 
-    /// The text of a file in the container's root, such as `/etc/passwd`, resolved as overlayfs
-    /// would show it and never outside it. None if there is no such file.
+    /// The text of a file in the container's root, such as `/etc/passwd`, resolved as by overlayfs
+    /// and never outside it. `None` if there is no such file.
     pub async fn rootfs_text(&self, rootfs: &Rootfs, path: &str) -> Result<Option<String>, Error> {
         let (trees, path) = (rootfs.trees(), PathBuf::from(path));
         blocking(move || {
@@ -93,7 +93,7 @@ impl Images {
         .await
     }
 
-    /// Where these paths of a container are, the links of its image followed.
+    /// The places of these paths in a container, after following the image's links.
     pub async fn places(
         &self,
         rootfs: &Rootfs,
@@ -111,9 +111,9 @@ impl Images {
         .await
     }
 
-    /// Fills empty directories with what the image has at these paths: the first content of an image's
-    /// `VOLUME`s (CRI-129), bounded for all of them together. Owners are the image's own; in a user
-    /// namespace the volume is mounted shifted. Where the caller leaves, it ends.
+    /// Fills empty directories with the image's content at these paths: the initial content of an
+    /// image's `VOLUME`s (CRI-129), with one bound for all. Owners are the image's; in a user
+    /// namespace the volume is mounted shifted. Ends when the caller leaves.
     pub async fn fill_volumes(
         &self,
         rootfs: &Rootfs,
@@ -139,8 +139,8 @@ impl Images {
         .await
     }
 
-    /// Removes the container's root; what is gone already is fine. Files go in the background. The
-    /// container, and with it its mount, is gone before.
+    /// Removes the container's root, its files in the background; a missing one counts as removed.
+    /// The container and its mount must have ended.
     pub async fn release_rootfs(&self, container_id: &str) -> Result<(), Error> {
         let dir = self.rootfs_dir(container_id)?;
         let store = self.0.store.clone();
@@ -153,12 +153,12 @@ impl Images {
     }
 }
 
-/// Tries whether a container's root can lie in `dir`, an existing directory of the caller's; nothing
-/// is mounted, but directories are made there. With a user namespace the owners of its image are
-/// shifted, as the kernel and the file system must both know how.
+/// Checks whether a container's root can be in `dir`, an existing directory of the caller. Mounts
+/// nothing, but makes directories there. With a user namespace, kernel and file system must both
+/// support shifted owners.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel refuses a step.
 pub fn try_root_in(dir: &Path, userns: Option<Userns>) -> Result<(), Error> {
     let [lower, upper, work, view] = ["lower", "upper", "work", "view"].map(|n| dir.join(n));
     for made in [&lower, &upper, &work, &view] {
@@ -181,7 +181,7 @@ impl Rootfs {
         all.cloned().collect()
     }
 
-    /// Mounts it in this process's mount namespace: for a start, until the container has its own.
+    /// Mounts it in this process's mount namespace for a start, until the container has its own.
     /// `label`: the SELinux label of all its files.
     pub fn mount_at(
         &self,
@@ -213,13 +213,13 @@ fn make_rootfs(
         fs::create_dir(made).map_err(Error::io("container root", "create", made))?;
     }
     let lower = store.lowers(layers)?;
-    dress_upper(&lower, &upper, root).map_err(Error::io("container root", "prepare", &upper))?;
+    prepare_upper(&lower, &upper, root).map_err(Error::io("container root", "prepare", &upper))?;
     Ok(Rootfs { lower, upper, work })
 }
 
-/// The upper directory is what `/` looks like: it takes owner, mode and attributes of the image's
-/// root (CRI-451), and in a user namespace belongs to its root.
-fn dress_upper(lowers: &[PathBuf], upper: &Path, root: Option<(u32, u32)>) -> io::Result<()> {
+/// Gives the upper directory, which shows as `/`, owner, mode and attributes of the image's root
+/// (CRI-451); in a user namespace its root owns it.
+fn prepare_upper(lowers: &[PathBuf], upper: &Path, root: Option<(u32, u32)>) -> io::Result<()> {
     let upper: OwnedFd = File::open(upper)?.into();
     if let Some(top) = lowers.first() {
         copy_attributes(File::open(top)?, &upper)?;

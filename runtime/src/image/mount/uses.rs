@@ -1,4 +1,4 @@
-//! Who uses which layers: `use.json` in the directory of each view of an image.
+//! Uses of layers: `use.json` in the directory of each view of an image.
 //!
 //! ```text
 //! <roots>/<id>/rootfs/              one container's: use.json, upper/, work/
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! `use.json` names the layers before anything is mounted, so that a layer is kept while a view of
-//! it may exist, also over a restart of the daemon. The file is not flushed: a view does not outlive
-//! a power cut anyway, as its mount does not.
+//! it may exist, also across a restart of the daemon. The file is not flushed: like its mount, a
+//! view does not survive a power cut.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,10 +26,10 @@ use crate::image::store::index::Store;
 use crate::replace;
 
 const SCHEMA: u32 = 1;
-/// Mounts on top of each other that a release takes away.
+/// The most stacked mounts that a release unmounts.
 const STACKED_MAX: usize = 16;
 
-/// Who has views of images.
+/// Users of image views.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InUse {
     pub containers: BTreeSet<String>,
@@ -45,8 +45,8 @@ struct Use {
 }
 
 impl Images {
-    /// Containers that have a root here, and pods that have image volumes: whoever owns those ids
-    /// releases what it does not know any more.
+    /// Containers that have a root here, and pods that have image volumes. The owner of those ids
+    /// releases the ones that it does not know.
     pub fn in_use(&self) -> InUse {
         let mut found = InUse::default();
         for dir in self.0.store.uses() {
@@ -64,7 +64,7 @@ impl Images {
     }
 }
 
-/// An id is a file name: a single, plain component.
+/// Checks that an id is a plain file name.
 pub(crate) fn component(id: &str) -> Result<&str, Error> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if id.is_empty() || id.len() > 200 || id.starts_with('.') || !id.bytes().all(plain) {
@@ -75,7 +75,7 @@ pub(crate) fn component(id: &str) -> Result<&str, Error> {
     Ok(id)
 }
 
-/// Makes the directory of a use, with the list of what it needs.
+/// Makes the directory of a use, with the list of its layers.
 pub(crate) fn begin_use(
     store: &Store,
     dir: &Path,
@@ -91,7 +91,7 @@ pub(crate) fn begin_use(
         layers: layers.to_vec(),
     };
     let json = serde_json::to_vec(&list).map_err(|e| failed(e.into()))?;
-    // One that cannot be read keeps every layer.
+    // An unreadable one keeps every layer.
     replace::file(&dir.join("use.json"), &json).map_err(&failed)
 }
 
@@ -109,14 +109,14 @@ pub(crate) fn release(store: &Arc<Store>, dir: &Path) -> Result<(), Error> {
         store.scratch.discard(dir);
     }
     store.end_use(dir);
-    // The container's own directory, once nothing else of it is there.
+    // The container's own directory, if it is empty now.
     if let Some(own) = dir.parent() {
         let _ = fs::remove_dir(own);
     }
     Ok(())
 }
 
-/// Registers what containers and volumes use, found by their `use.json`.
+/// Registers the uses of containers and volumes by their `use.json`.
 pub(crate) fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Result<(), Error> {
     for dir in [containers, volumes] {
         fs::create_dir_all(dir).map_err(Error::io("views of images", "create", dir))?;

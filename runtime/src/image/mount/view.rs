@@ -1,8 +1,8 @@
-//! Looks into a container's root without mounting it: resolves paths through upper and lower trees
-//! as overlayfs would show them, whiteouts and opaque directories respected, symlinks kept inside.
+//! Reads a container's root without mounting it: resolves paths through upper and lower trees as
+//! overlayfs does, with whiteouts and opaque directories; symlinks stay inside.
 //!
-//! A directory of the view is a stack of directories, topmost first; a name is looked up from the
-//! top until something hides what is below.
+//! A directory of the view is a stack of directories, topmost first. A look-up goes down until an
+//! entry hides the ones below.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -23,10 +23,10 @@ const LINKS_MAX: usize = 40;
 const STEPS_MAX: usize = 4096;
 /// Components walked for all places of one container.
 const PLACES_STEPS_MAX: usize = 65_536;
-/// Where the container has file systems of the kernel: what the image has there is never seen.
+/// Places of kernel file systems in a container: the image's content there is never visible.
 const COVERED: [&[u8]; 3] = [b"proc", b"sys", b"dev"];
 
-/// Directories shown as one, topmost first.
+/// Directories merged into one, topmost first.
 type Merged = Rc<Vec<OwnedFd>>;
 
 /// Kind of file at a path.
@@ -35,7 +35,7 @@ enum Found {
     Other(Shown),
 }
 
-/// What is no directory, by name in the one that shows it.
+/// A file that is not a directory, by its name in the directory that shows it.
 struct Shown {
     dirs: Merged,
     at: usize,
@@ -65,8 +65,8 @@ impl View {
         })
     }
 
-    /// The text of a regular file, symlinks followed inside the view. None if there is no such file;
-    /// an error if it is something else, longer than `max`, or not UTF-8.
+    /// The text of a regular file; symlinks are followed inside the view. `None` if there is no
+    /// such file; an error if it is of another type, longer than `max`, or not UTF-8.
     pub(crate) fn text(&self, path: &Path, max: u64) -> io::Result<Option<String>> {
         let file = match self.find(path.as_os_str().as_encoded_bytes())? {
             None => return Ok(None),
@@ -85,7 +85,7 @@ impl View {
             .map_err(|_| io::Error::other("is not UTF-8"))
     }
 
-    /// Where each of these paths is in a container, its links followed. What is not there yet is taken as it is written.
+    /// The place of each path in a container, after following links. Missing parts stay as written.
     pub(crate) fn places(&self, paths: &[String]) -> io::Result<Vec<String>> {
         let mut steps = PLACES_STEPS_MAX;
         let places = paths.iter().map(|path| {
@@ -100,7 +100,7 @@ impl View {
         Ok(self.walk(path, &[], &mut steps)?.1)
     }
 
-    /// Where a path leads, and what is there. Nothing is found in the directories of the root that are `covered`.
+    /// The place and the file of a path. Root directories in `covered` show nothing.
     fn walk(
         &self,
         path: &[u8],
@@ -149,9 +149,10 @@ impl View {
             }
         }
         let names = stack.iter().flat_map(|(name, _)| [b"/", name.as_slice()]);
-        let place = match stack.is_empty() {
-            true => b"/".to_vec(),
-            false => names.collect::<Vec<_>>().concat(),
+        let place = if stack.is_empty() {
+            b"/".to_vec()
+        } else {
+            names.collect::<Vec<_>>().concat()
         };
         let dir = stack.last().map_or(&self.root, |(_, dir)| dir);
         let dir = (!dir.is_empty()).then(|| Found::Dir(dir.clone()));
@@ -165,7 +166,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
         .map(<[u8]>::to_vec)
 }
 
-/// Looks `name` up in a merged directory.
+/// Looks up `name` in a merged directory.
 fn step(here: &Merged, name: &CStr) -> io::Result<Option<Found>> {
     let mut dirs = Vec::new();
     for (at, dir) in here.iter().enumerate() {

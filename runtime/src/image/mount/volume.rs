@@ -1,4 +1,4 @@
-//! Read-only views of images, mounted on the host: image volumes, each shared by a pod's containers (CRI-245).
+//! Image volumes: read-only views of images, mounted on the host and shared in a pod (CRI-245).
 
 use std::fs::{self, File};
 use std::io;
@@ -18,8 +18,8 @@ use crate::image::store::index::Store;
 use crate::image::store::record::ImageRecord;
 
 impl Images {
-    /// The pod's view of an image, mounted once however often it is asked for, and the directory
-    /// `sub_path` in it, which must exist there (CRI-245): the path to bind into a container, never outside the view.
+    /// The host path of directory `sub_path`, which must exist, in the pod's view of an image
+    /// (CRI-245); it never leaves the view. Mounts the view once, however often it is called.
     pub async fn mount_image_volume(
         &self,
         pod_id: &str,
@@ -31,7 +31,7 @@ impl Images {
         let dir = self.volumes_dir(pod_id)?.join(image.id.hex());
         let store = self.0.store.clone();
         let (id, layers, sub_path) = (image.id.clone(), image.layers.clone(), sub_path.to_owned());
-        // Two containers of a pod may ask at once; the second must find the first's mount.
+        // Two containers of a pod may call at once; the second must find the first's mount.
         let lock = store.layer_lock(&Digest::of(dir.as_os_str().as_encoded_bytes()));
         let _one = lock.lock_owned().await;
         blocking(move || {
@@ -49,7 +49,7 @@ impl Images {
         .await
     }
 
-    /// Unmounts all image volumes of a pod; none is fine.
+    /// Unmounts all image volumes of a pod, if any.
     pub async fn release_image_volumes(&self, pod_id: &str) -> Result<(), Error> {
         let volumes = self.volumes_dir(pod_id)?;
         let store = self.0.store.clone();
@@ -86,7 +86,7 @@ fn make_volume(
     begin_use(store, dir, image, layers)?;
     fs::create_dir(&merged).map_err(Error::io("image volume", "create", &merged))?;
     let mut lowers = store.lowers(layers)?;
-    // Overlayfs wants two layers when there is no upper one.
+    // Without an upper directory overlayfs requires two layers.
     lowers.push(store.root().join("empty"));
     let overlay = Overlay {
         lowers,
@@ -104,8 +104,8 @@ fn is_mounted(path: &Path) -> bool {
     matches!((device(path), parent), (Ok(here), Some(Ok(above))) if here != above)
 }
 
-/// The directory `sub_path` in a view, resolved without leaving it. The view is read-only, so the
-/// answer stays true.
+/// The directory `sub_path` in a view, resolved inside it. The view is read-only, so that the
+/// result stays valid.
 fn resolve_dir(root: &Path, sub_path: &str) -> Result<PathBuf, Error> {
     if sub_path.is_empty() {
         return Ok(root.to_owned());

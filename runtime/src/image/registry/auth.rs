@@ -1,6 +1,6 @@
-//! Credentials and challenges (CRI-404). Pure; the requests are made in `remote` and `token`.
+//! Credentials and challenges (CRI-404). Pure: `remote` and `token` make the requests.
 //!
-//! Secrets are in no `Debug` output and in no error.
+//! No `Debug` output and no error contains a secret.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::Url;
 use reqwest::header::HeaderValue;
 
-/// Credentials that a CRI client sends along with a pull. Empty strings are absent.
+/// Credentials that a CRI client sends with a pull. Empty strings are absent.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Auth {
     pub username: String,
     pub password: String,
     /// base64 of `user:password`.
     pub auth: String,
-    /// The host that the credentials are for; empty: the image's registry.
+    /// The host of the credentials; empty means the image's registry.
     pub server_address: String,
     /// OAuth2 refresh token.
     pub identity_token: String,
-    /// Bearer token, used as it is.
+    /// Bearer token, used unchanged.
     pub registry_token: String,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// What is used of it.
+/// The credentials in use.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     Anonymous,
@@ -42,18 +42,18 @@ pub enum Credentials {
     Bearer(String),
 }
 
-/// Credentials with the one host that they were given for. No other host gets them: no mirror, no
-/// target of a redirect, and no token service but those of that host.
+/// Credentials with the one host that they are for. No other host gets them: no mirror, no target
+/// of a redirect, and only that host's token services.
 #[derive(Clone)]
 pub struct Given {
     credentials: Credentials,
     host: String,
-    /// Token services, besides the host's own, that may have them.
+    /// Further token services that may have them.
     services: Vec<String>,
 }
 
 impl Given {
-    /// What is sent to `host`.
+    /// The credentials for `host`.
     pub fn at(&self, host: &str) -> Credentials {
         if host_of(host).eq_ignore_ascii_case(&self.host) {
             self.credentials.clone()
@@ -62,9 +62,9 @@ impl Given {
         }
     }
 
-    /// Whether a token service may have them: one on the very host, or named by a domain above or
-    /// below it (who runs one runs the other: `auth.docker.io`, `gitlab.com` for
-    /// `registry.gitlab.com`), or one that the configuration names.
+    /// Whether a token service may have them: one on the same host, in a domain above or below it
+    /// (both have one operator: `auth.docker.io`, `gitlab.com` for `registry.gitlab.com`), or a
+    /// configured one.
     pub fn may_go_to(&self, service: &Url) -> bool {
         let (Some(host), Some(port)) = (service.host_str(), service.port_or_known_default()) else {
             return false;
@@ -110,8 +110,8 @@ fn split_port(host: &str) -> (&str, Option<u16>) {
 }
 
 impl Auth {
-    /// The credentials, and the host they are for: the one they name, else `registry`. `services` are
-    /// the token services that the configuration adds to its own.
+    /// The credentials and their host: the one that they name, else `registry`. `services`:
+    /// configured token services besides the host's own.
     pub fn given(&self, registry: &str, services: &[String]) -> Result<Given, &'static str> {
         let host = match &*self.server_address {
             "" => registry,
@@ -124,8 +124,8 @@ impl Auth {
         })
     }
 
-    /// The first kind that applies. An `auth` that is not base64 of `user:password` is an error, lest
-    /// a pull go out anonymously by mistake.
+    /// The first kind that applies. An `auth` that is not base64 of `user:password` is an error, so
+    /// that a pull is never anonymous by mistake.
     fn credentials(&self) -> Result<Credentials, &'static str> {
         if !self.username.is_empty() {
             let (user, password) = (self.username.clone(), self.password.clone());
@@ -153,8 +153,8 @@ impl Auth {
     }
 }
 
-/// The host of an address as docker's configuration writes it, with its names for one registry
-/// taken as one, and without the port that https has anyway.
+/// The host of an address in Docker's configuration, with one name per registry and without the
+/// default port of https.
 fn host_of(address: &str) -> &str {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     let host = rest.split('/').next().unwrap_or_default();
@@ -175,7 +175,7 @@ pub(crate) enum Challenge {
     },
 }
 
-/// The challenge to answer among those of a header: bearer before basic.
+/// The challenge to answer in a header: bearer before basic.
 pub(crate) fn challenge(header: &str) -> Option<Challenge> {
     let mut basic = None;
     for (scheme, params) in challenges(header) {
@@ -200,7 +200,7 @@ pub(crate) fn challenge(header: &str) -> Option<Challenge> {
     basic
 }
 
-/// Schemes with their parameters. Lenient: what is not understood is passed over.
+/// Schemes with their parameters. Lenient: unknown text is skipped.
 fn challenges(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut found: Vec<(String, Vec<(String, String)>)> = Vec::new();
     let mut rest = header.trim_start();
@@ -224,7 +224,7 @@ fn challenges(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     found
 }
 
-/// A token or quoted string, and what stands behind it.
+/// A token or quoted string, and the text after it.
 fn quoted(text: &str) -> (String, &str) {
     let Some(inner) = text.strip_prefix('"') else {
         let end = text.find([',', ' ']).unwrap_or(text.len());
@@ -242,7 +242,7 @@ fn quoted(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// An `Authorization` that no log shows.
+/// An `Authorization` that logs hide.
 pub(crate) fn secret(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);

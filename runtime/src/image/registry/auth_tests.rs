@@ -59,7 +59,7 @@ fn credentials_are_sent_to_the_host_they_are_for_and_to_no_other() {
         ("r.example:5000", "r.example:5000", "r.example:5000", true),
         ("r.example", "evil.example", "evil.example", false),
         ("r.example", "r.example:5000", "r.example:5000", false),
-        // Given for a mirror by name: for it alone.
+        // Credentials for a mirror by name are for it alone.
         ("mirror.example", "r.example", "mirror.example", true),
         ("mirror.example", "r.example", "r.example", false),
     ] {

@@ -1,4 +1,4 @@
-//! One host of a repository: its client, its address, and what its failures mean.
+//! One host of a repository: its client, its address, and the meaning of its failures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::image::pull_error::PullError;
 
 const CLIENTS_MAX: usize = 32;
 
-/// HTTP clients by what makes them differ; each keeps its connections for the next pull.
+/// HTTP clients by their settings; each keeps its connections for the next pull.
 #[derive(Default)]
 pub(crate) struct Clients(Mutex<HashMap<Key, Client>>);
 
-/// Of a client of a host itself; or of addresses that a registry with such a reach may name.
+/// Of a client for a host itself, or for addresses that a registry of such a reach may name.
 type Key = (Tls, Duration, bool, Option<Reach>);
 
 impl Clients {
@@ -31,7 +31,7 @@ impl Clients {
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
-        // A machine without any authority of its own can still trust those configured.
+        // A machine without system authorities can still trust configured ones.
         let build = |system| build(endpoint, local, within, system);
         let client = build(true).or_else(|_| build(false));
         let client = client.map_err(|e| e.to_string())?;
@@ -54,15 +54,15 @@ fn build(
     let mut builder = Client::builder()
         .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(endpoint.dial_timeout)
-        // A connection per transfer: in HTTP/2 one layer that is unpacked slowly holds up the others,
-        // and windows of megabytes wait in memory.
+        // One connection per transfer: in HTTP/2 a slowly unpacked layer blocks the others, and
+        // windows of megabytes wait in memory.
         .http1_only()
         .pool_max_idle_per_host(4)
-        // Redirects are followed by `Remote`: not every header may go to another host.
+        // `Remote` follows redirects: not every header may go to another host.
         .redirect(reqwest::redirect::Policy::none())
         .tls_danger_accept_invalid_certs(endpoint.tls.skip_verify);
     if local {
-        // No proxy knows what is meant by this machine.
+        // A proxy cannot reach addresses of this machine.
         builder = builder.no_proxy();
     }
     if let Some(registry) = within {
@@ -73,10 +73,12 @@ fn build(
     for pem in &endpoint.tls.authorities {
         authorities.extend(reqwest::Certificate::from_pem_bundle(pem)?);
     }
-    builder = match system {
-        true if authorities.is_empty() => builder,
-        true => builder.tls_certs_merge(authorities),
-        false => builder.tls_certs_only(authorities),
+    builder = if !system {
+        builder.tls_certs_only(authorities)
+    } else if authorities.is_empty() {
+        builder
+    } else {
+        builder.tls_certs_merge(authorities)
     };
     if let Some(pem) = endpoint.tls.client.first() {
         builder = builder.identity(reqwest::Identity::from_pem(pem)?);
@@ -84,22 +86,22 @@ fn build(
     builder.build()
 }
 
-/// A host as one pull speaks to it.
+/// A host in one pull.
 pub(crate) struct Host {
     pub endpoint: Endpoint,
     clients: Arc<Clients>,
     pub http: Client,
-    /// What this host may be told.
+    /// The credentials that this host may get.
     pub credentials: Credentials,
-    /// `Authorization` that worked last, or is about to be tried.
+    /// The last working `Authorization`, or the next to try.
     pub authorization: Mutex<Option<HeaderValue>>,
-    /// https could not be spoken; plain http is.
+    /// Set if https failed, so that plain http is used.
     pub plain: AtomicBool,
 }
 
-/// Failure of one host, and whether to ask again.
-pub(crate) enum Trouble {
-    /// Perhaps better in a moment: connection, 5xx, 429, stall.
+/// Failure of one host, and whether to retry.
+pub(crate) enum Failure {
+    /// May succeed in a moment: connection, 5xx, 429, stall.
     Transient(PullError),
     Final(PullError),
 }
@@ -130,7 +132,7 @@ impl Host {
         })
     }
 
-    pub(crate) fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Trouble> {
+    pub(crate) fn url(&self, repository: &str, path: &str, registry: &str) -> Result<Url, Failure> {
         let api = self.api();
         let ns = if self.endpoint.mirror {
             format!("?ns={registry}")
@@ -139,41 +141,42 @@ impl Host {
         };
         let url = format!("{api}/{repository}/{path}{ns}");
         url.parse()
-            .map_err(|_| Trouble::Final(self.error("invalid configured URL")))
+            .map_err(|_| Failure::Final(self.error("invalid configured URL")))
     }
 
     fn api(&self) -> String {
-        match self.plain.load(Ordering::Relaxed) {
-            true => self.endpoint.api.replacen("https:", "http:", 1),
-            false => self.endpoint.api.clone(),
+        if self.plain.load(Ordering::Relaxed) {
+            self.endpoint.api.replacen("https:", "http:", 1)
+        } else {
+            self.endpoint.api.clone()
         }
     }
 
-    /// Where the host is, by its name or by the address that gave `answer`. A proxy's address says
-    /// nothing of the host.
+    /// The reach of the host, by its name or by the address of `answer`. A proxy's address does not
+    /// show it.
     pub(crate) fn reach(&self, answer: &Response) -> Reach {
         let named = Reach::named(&self.endpoint.host);
         named.unwrap_or_else(|| reach::of_answer(answer))
     }
 
-    /// The client for an address that the host names and the user does not: the target of a redirect,
-    /// a token service. `own` is the host's reach.
-    pub(crate) fn client_for(&self, url: &Url, own: Reach) -> Result<Client, Trouble> {
+    /// The client for an address that the host names and the user does not: the target of a
+    /// redirect, a token service. `own`: the host's reach.
+    pub(crate) fn client_for(&self, url: &Url, own: Reach) -> Result<Client, Failure> {
         let api = self.api().parse::<Url>();
         if api.is_ok_and(|api| api.origin() == url.origin()) {
             return Ok(self.http.clone());
         }
         let may = own.may_send_to(url);
-        may.map_err(|e| Trouble::Final(self.error(&e.to_string())))?;
+        may.map_err(|e| Failure::Final(self.error(&e.to_string())))?;
         let client = self.clients.get(&self.endpoint, Some(own));
-        client.map_err(|why| Trouble::Final(self.error(&why)))
+        client.map_err(|why| Failure::Final(self.error(&why)))
     }
 
     pub(crate) fn is_secure(&self) -> bool {
         self.endpoint.api.starts_with("https:") && !self.plain.load(Ordering::Relaxed)
     }
 
-    /// Turns to plain http, once, where that is allowed.
+    /// Switches to plain http, once, if that is allowed.
     pub(crate) fn may_go_plain(&self) -> bool {
         self.endpoint.plain_fallback && !self.plain.swap(true, Ordering::Relaxed)
     }
@@ -202,31 +205,31 @@ impl Host {
         }
     }
 
-    /// A failure below HTTP. The innermost cause says most, and the URL, which may hold a signature,
-    /// stays out of it.
-    pub(crate) fn trouble(&self, e: &reqwest::Error) -> Trouble {
+    /// A failure below HTTP. The innermost cause is the most precise. The URL, which may contain a
+    /// signature, is left out.
+    pub(crate) fn failure(&self, e: &reqwest::Error) -> Failure {
         let mut cause: &dyn std::error::Error = e;
         while let Some(inner) = cause.source() {
             cause = inner;
         }
         let (host, why) = (self.endpoint.host.clone(), cause.to_string());
         if cause.is::<OutOfReach>() {
-            return Trouble::Final(PullError::Registry { host, why });
+            return Failure::Final(PullError::Registry { host, why });
         }
         if e.is_connect() {
-            return Trouble::Transient(PullError::Unavailable { host, why });
+            return Failure::Transient(PullError::Unavailable { host, why });
         }
-        Trouble::Transient(PullError::Registry { host, why })
+        Failure::Transient(PullError::Registry { host, why })
     }
 }
 
-pub(crate) fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Trouble> {
+pub(crate) fn redirected(host: &Host, from: &Url, target: &str) -> Result<Url, Failure> {
     let to = from
         .join(target)
-        .map_err(|_| Trouble::Final(host.error("bad redirect")))?;
+        .map_err(|_| Failure::Final(host.error("bad redirect")))?;
     match (from.scheme(), to.scheme()) {
         (_, "https") | ("http", "http") => Ok(to),
-        _ => Err(Trouble::Final(
+        _ => Err(Failure::Final(
             host.error("redirects from https to an insecure URL"),
         )),
     }

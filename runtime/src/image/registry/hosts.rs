@@ -1,4 +1,4 @@
-//! Which hosts serve a registry's images, and how they are spoken to: `hosts.toml` (CRI-410).
+//! The hosts for a registry's images and their settings: `hosts.toml` (CRI-410).
 //!
 //! ```text
 //! <config dir>/<host>_<port>_/hosts.toml, else <host>:<port>/, else _default/
@@ -6,8 +6,8 @@
 //! [host."https://mirror.example/path"] asked before it, in the file's order
 //! ```
 //!
-//! Read anew for each pull. Docker's layout (`*.crt`, `*.cert` with `*.key`) serves when a directory
-//! has no `hosts.toml`.
+//! Read for each pull. A directory without `hosts.toml` may have Docker's layout (`*.crt`, `*.cert`
+//! with `*.key`).
 
 use std::fs;
 use std::io;
@@ -17,31 +17,31 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
-/// Bytes of a `hosts.toml` or a certificate file taken.
+/// The most bytes read of a `hosts.toml` or a certificate file.
 const FILE_MAX: u64 = 1 << 20;
 const HOSTS_MAX: usize = 64;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One place to ask for a registry's images.
+/// One host to ask for a registry's images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// `scheme://host[:port][/path]`, up to and with the API's version: `https://mirror.example/v2`.
+    /// `scheme://host[:port][/path]` including the API's version: `https://mirror.example/v2`.
     pub api: String,
-    /// `host[:port]`: what an error names and credentials are kept for.
+    /// `host[:port]`, for errors and credentials.
     pub host: String,
-    /// May be asked what a tag means; else only for content by digest.
+    /// May resolve tags; otherwise it is asked only for content by digest.
     pub resolve: bool,
     pub pull: bool,
     /// Not the registry itself: requests carry `ns=<registry>`.
     pub mirror: bool,
-    /// Plain http is tried when https cannot be spoken (unconfigured loopback hosts).
+    /// Plain http is used if https fails (unconfigured loopback hosts).
     pub plain_fallback: bool,
     pub tls: Tls,
     pub headers: Vec<(String, String)>,
     pub dial_timeout: Duration,
 }
 
-/// PEM files, read.
+/// Contents of PEM files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tls {
     pub skip_verify: bool,
@@ -83,7 +83,7 @@ pub(crate) fn endpoints(config: &Path, registry: &str) -> Result<Vec<Endpoint>, 
     }
 }
 
-/// The directories that may hold a registry's configuration; the first that exists counts.
+/// The possible directories of a registry's configuration; the first that exists counts.
 pub(crate) fn directories(config: &Path, registry: &str) -> impl Iterator<Item = PathBuf> {
     let port = registry.rsplit_once(':');
     let with_port = port.map(|(host, port)| format!("{host}_{port}_"));
@@ -95,7 +95,7 @@ pub(crate) fn directories(config: &Path, registry: &str) -> impl Iterator<Item =
     names.into_iter().flatten().map(|name| config.join(name))
 }
 
-/// How a registry is spoken to without configuration.
+/// The endpoint of an unconfigured registry.
 fn default_endpoint(registry: &str) -> Endpoint {
     let host = api_host(registry);
     let (scheme, skip_verify, plain_fallback) = match loopback_port(registry) {
@@ -120,7 +120,7 @@ fn default_endpoint(registry: &str) -> Endpoint {
     }
 }
 
-/// The host of a registry's API: Docker's is not called as its images are.
+/// The host of a registry's API, which for Docker differs from the name in its images.
 fn api_host(registry: &str) -> &str {
     match registry {
         "docker.io" => "registry-1.docker.io",
@@ -128,7 +128,7 @@ fn api_host(registry: &str) -> &str {
     }
 }
 
-/// For a loopback host, its port if it names one.
+/// The port, if any, of a loopback host; `None` for other hosts.
 fn loopback_port(registry: &str) -> Option<Option<u16>> {
     let (host, port) = match registry.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()),
@@ -141,7 +141,7 @@ fn loopback_port(registry: &str) -> Option<Option<u16>> {
     (host == "localhost" || address.is_ok_and(|a| a.is_loopback())).then_some(port)
 }
 
-/// Parses `hosts.toml`; files it names are relative to `dir`.
+/// Parses `hosts.toml`, whose file names are relative to `dir`.
 pub(crate) fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoint>, String> {
     let table: Table = text
         .parse()
@@ -157,7 +157,7 @@ pub(crate) fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoi
                 .as_table()
                 .ok_or_else(|| format!("host {url:?} is not a table"))?;
             if keys.contains_key("host") {
-                return Err(format!("host {url:?} holds another host table"));
+                return Err(format!("host {url:?} contains another host table"));
             }
             let base = at_url(default_endpoint(registry), url, keys)?;
             endpoints.push(with_keys(base, dir, registry, keys)?);
@@ -176,7 +176,7 @@ pub(crate) fn parse(dir: &Path, registry: &str, text: &str) -> Result<Vec<Endpoi
     Ok(endpoints)
 }
 
-/// An endpoint at another URL; the scheme may be left out.
+/// The endpoint with another URL, whose scheme is optional.
 fn at_url(mut endpoint: Endpoint, url: &str, keys: &Table) -> Result<Endpoint, String> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     if !matches!(scheme, "http" | "https") {
@@ -314,7 +314,7 @@ fn docker_certificates(dir: &Path) -> io::Result<Tls> {
     Ok(tls)
 }
 
-/// A Go duration of one or more whole parts, such as `1m30s` or `500ms`.
+/// A Go duration of one or more integer parts, such as `1m30s` or `500ms`.
 fn duration(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Registries: which hosts serve an image, what they are told, and what comes from them.
+//! Registries: their hosts, credentials, requests and transfers.
 
 pub(super) mod auth;
 pub(super) mod host;

@@ -1,4 +1,4 @@
-//! The pace that a host must keep over a whole transfer, and how often its connections may break.
+//! The least rate of a host over a transfer, and the bound on its broken connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,30 +7,30 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use reqwest::Response;
 
-use super::host::{Host, Trouble};
+use super::host::{Failure, Host};
 
-/// Slower than this over a whole progress timeout is no progress: a trickle would hold a pull up
-/// for ever.
+/// Bytes per second. A lower rate over a progress timeout is no progress: a trickle would block a
+/// pull for ever.
 const RATE_MIN: u64 = 1024;
-/// Tries at one host, without a byte, before the next is asked.
+/// Tries at one host without a byte, before the next host.
 pub(super) const TRIES: u32 = 3;
-/// Connections that may break while so many bytes arrive: 64 KiB each on average.
+/// Connections that may break while `FORGIVEN` bytes arrive: 64 KiB each on average.
 const BREAKS: u32 = 16;
 const FORGIVEN: u64 = 1 << 20;
 
-/// The body of one answer.
+/// The body of one response.
 pub(super) type Chunks = BoxStream<'static, reqwest::Result<Bytes>>;
 
 pub(super) fn chunks(response: Response) -> Chunks {
     response.bytes_stream().boxed()
 }
 
-/// The pace of one host in one transfer, over all connections. Only time spent waiting for the
-/// host counts: for bytes, for an answer, and before another try.
+/// The rate of one host in one transfer, over all connections. Only time spent waiting for the host
+/// counts: for bytes, for an answer, and before another try.
 pub(crate) struct Pace {
-    /// What counts as no progress, after which time.
+    /// The progress timeout, over which the rate is checked.
     stall: Duration,
-    /// Time waited, and bytes that came, since the rate was checked last.
+    /// Time waited, and bytes received, since the last check.
     waited: Duration,
     came: u64,
 }
@@ -44,7 +44,7 @@ impl Pace {
         }
     }
 
-    /// Waits for the host, and counts the time.
+    /// Waits for the host and counts the time.
     pub(crate) async fn spend<T>(&mut self, work: impl Future<Output = T>) -> T {
         let from = Instant::now();
         let done = work.await;
@@ -52,24 +52,24 @@ impl Pace {
         done
     }
 
-    /// The next bytes from `host`, or none at the end of the answer.
+    /// The next bytes from `host`, or `None` at the end of the response.
     pub(super) async fn next(
         &mut self,
         chunks: &mut Chunks,
         host: &Host,
-    ) -> Result<Option<Bytes>, Trouble> {
+    ) -> Result<Option<Bytes>, Failure> {
         let next = tokio::time::timeout(self.stall, chunks.next());
-        let stalled = || Trouble::Transient(host.stalled());
+        let stalled = || Failure::Transient(host.stalled());
         let Some(chunk) = self.spend(next).await.map_err(|_| stalled())? else {
             return Ok(None);
         };
         if !self.keeps(chunk.as_ref().map_or(0, Bytes::len)) {
             return Err(stalled());
         }
-        chunk.map(Some).map_err(|e| host.trouble(&e))
+        chunk.map(Some).map_err(|e| host.failure(&e))
     }
 
-    /// Whether the host keeps the pace with these bytes.
+    /// Whether the host keeps the rate with these bytes.
     pub(crate) fn keeps(&mut self, bytes: usize) -> bool {
         self.came += bytes as u64;
         if self.waited < self.stall {
@@ -87,13 +87,13 @@ impl Pace {
 pub(super) struct Tries {
     /// Since the last byte.
     pub(super) in_vain: u32,
-    /// Since the last megabyte, and what came since then.
+    /// Since the last megabyte, with the bytes since then.
     breaks: u32,
     came: u64,
 }
 
 impl Tries {
-    /// New bytes of the blob came.
+    /// Records new bytes of the blob.
     pub(super) fn came(&mut self, bytes: usize) {
         self.in_vain = 0;
         self.came += bytes as u64;
@@ -102,7 +102,7 @@ impl Tries {
         }
     }
 
-    /// A connection failed. Whether the host may be asked again.
+    /// Records a failed connection. Returns whether the host may be asked again.
     pub(super) fn failed(&mut self) -> bool {
         self.in_vain += 1;
         self.breaks += 1;
@@ -114,7 +114,7 @@ impl Tries {
 mod tests {
     use super::*;
 
-    /// How many connections there are, at most `most`, if each brings so many bytes.
+    /// The number of connections, at most `most`, if each brings so many bytes.
     fn connections(bytes: usize, most: u32) -> u32 {
         let mut tries = Tries::default();
         for n in 1..most {

@@ -1,12 +1,12 @@
-//! Addresses that only this machine or its link can reach, and names that lead to them: a registry
-//! elsewhere must not have the daemon ask there, by a redirect or a token realm.
+//! Addresses that only this machine or its link can reach, and names for them. A remote registry
+//! must not send the daemon there by a redirect or a token realm.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Metadata services of clouds that are outside the link-local ranges.
+/// Cloud metadata services outside the link-local ranges.
 const METADATA: [IpAddr; 8] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
@@ -18,10 +18,10 @@ const METADATA: [IpAddr; 8] = [
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Who can reach an address.
+/// The range from which an address can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reach {
-    /// Loopback, and the unspecified address, which the kernel takes for it.
+    /// Loopback, and the unspecified address, which the kernel treats as loopback.
     Machine,
     /// Link-local addresses, and metadata services.
     Link,
@@ -57,7 +57,7 @@ impl Reach {
         address.parse().ok().map(Self::of)
     }
 
-    /// What is left of the host's own reach behind one with reach `other`: who is elsewhere names nothing of the machine.
+    /// The reach behind a hop of reach `other`: a remote hop may not name addresses here.
     pub(crate) fn behind(self, other: Reach) -> Self {
         if other == self { self } else { Reach::Network }
     }
@@ -96,10 +96,10 @@ impl OutOfReach {
     }
 }
 
-/// Resolves names to addresses that a registry may name; a name that has no other is refused.
+/// Resolves names to addresses that a registry may name; a name without such an address fails.
 pub(crate) struct Within {
     pub registry: Reach,
-    /// Hosts of the configured proxies, which the administrator has named.
+    /// Hosts of the configured proxies, which are always allowed.
     pub proxies: Vec<String>,
 }
 
@@ -121,13 +121,13 @@ impl Resolve for Within {
     }
 }
 
-/// Where the answer comes from. A proxy's address says nothing of who is behind it.
+/// The reach of the response's sender. A proxy's address does not show it.
 pub(crate) fn of_answer(answer: &reqwest::Response) -> Reach {
     let address = answer.remote_addr().filter(|_| proxies().is_empty());
     address.map_or(Reach::Network, |address| Reach::of(address.ip()))
 }
 
-/// Hosts of the proxies that the environment names.
+/// Hosts of the proxies in the environment.
 pub(crate) fn proxies() -> Vec<String> {
     let keys = ["http_proxy", "https_proxy", "all_proxy"];
     let keys = keys
@@ -135,9 +135,10 @@ pub(crate) fn proxies() -> Vec<String> {
         .flat_map(|key| [(*key).to_owned(), key.to_ascii_uppercase()]);
     let hosts = keys.filter_map(|key| {
         let value = std::env::var(key).ok()?;
-        let url = match value.contains("://") {
-            true => value,
-            false => format!("http://{value}"),
+        let url = if value.contains("://") {
+            value
+        } else {
+            format!("http://{value}")
         };
         Some(url.parse::<Url>().ok()?.host_str()?.to_owned())
     });

@@ -1,12 +1,12 @@
-//! Speaks the distribution protocol to the hosts of one repository (CRI-401, CRI-404, CRI-410).
+//! Client of the distribution protocol for the hosts of one repository (CRI-401, CRI-404, CRI-410).
 //!
 //! ```text
 //! request ─► host 1 ─► 401? answer the challenge once, again
 //!                  └─► 5xx, 429, reset, stall? wait, again ─► give up ─► host 2 …
 //! ```
 //!
-//! Hand-written upon `reqwest`, not `oci-client`: that one knows no mirrors, path overrides, extra
-//! headers, resumption, or bounds on what a registry may answer.
+//! Written upon `reqwest`, not `oci-client`, which lacks mirrors, path overrides, extra headers,
+//! resumption, and bounds on a registry's answers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use reqwest::{Method, Response, StatusCode};
 use serde::Deserialize;
 
 use super::auth::{self, Challenge, Credentials, Given, secret};
-use super::host::{Host, Trouble, redirected};
+use super::host::{Failure, Host, redirected};
 use super::hosts::Endpoint;
 use super::pace::{Pace, TRIES, chunks};
 use super::reach::{self, Reach};
@@ -29,32 +29,32 @@ use crate::image::spool::{Document, Spool};
 const REDIRECTS_MAX: usize = 5;
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Bytes of an error's text taken.
+/// The most bytes read of an error's text.
 const ERROR_MAX: u64 = 16 << 10;
 
-/// One repository, as one pull with its credentials sees it.
+/// One repository in one pull, with its credentials.
 pub(crate) struct Remote {
     pub repository: String,
     pub registry: String,
     pub hosts: Vec<Host>,
     pub given: Given,
-    /// A host that sends nothing for so long is given up.
+    /// A host that sends nothing for so long has failed.
     pub stall: Duration,
-    /// Where long documents may lie while they come.
+    /// Directory for long documents in transfer.
     pub spool_dir: PathBuf,
 }
 
 impl Remote {
-    /// The host that is asked first.
+    /// The host that is tried first.
     pub(crate) fn first_host(&self) -> &str {
         let first = self.hosts.first();
         first.map_or(&self.registry, |host| &host.endpoint.host)
     }
 
-    /// The digest a tag has now, if the registry says so without sending the manifest.
+    /// The current digest of a tag, if the registry sends it without the manifest.
     pub(crate) async fn head(&self, tag: &str) -> Result<Option<Digest>, PullError> {
-        let (_, said) = self.on_hosts(&Method::HEAD, tag).await?;
-        Ok(said)
+        let (_, digest) = self.on_hosts(&Method::HEAD, tag).await?;
+        Ok(digest)
     }
 
     /// A manifest or index by tag or digest: its exact bytes and their digest.
@@ -65,8 +65,8 @@ impl Remote {
         }
     }
 
-    /// Asks hosts in order; on each as often as trouble is transient. The last word is that of the
-    /// last host that could be reached at all.
+    /// Asks the hosts in order, each again after transient failures. Returns the error of the last
+    /// host that was reachable.
     async fn on_hosts(
         &self,
         method: &Method,
@@ -82,11 +82,11 @@ impl Remote {
                 tries += 1;
                 match self.ask(host, method, name).await {
                     Ok(answer) => return Ok(answer),
-                    Err(Trouble::Transient(e)) if tries < TRIES && !e.is_unreachable() => {
-                        tracing::debug!(host = host.endpoint.host, "trying again: {e}");
+                    Err(Failure::Transient(e)) if tries < TRIES && !e.is_unreachable() => {
+                        tracing::debug!(host = host.endpoint.host, "retrying: {e}");
                         tokio::time::sleep(backoff(tries)).await;
                     }
-                    Err(Trouble::Transient(e) | Trouble::Final(e)) => break e,
+                    Err(Failure::Transient(e) | Failure::Final(e)) => break e,
                 }
             };
             if last
@@ -102,42 +102,41 @@ impl Remote {
         }))
     }
 
-    /// A manifest's bytes and their digest, checked; for HEAD no bytes, and the digest the host says.
+    /// A manifest's bytes and their digest, checked; for HEAD no bytes, and the host's own digest.
     async fn ask(
         &self,
         host: &Host,
         method: &Method,
         name: &str,
-    ) -> Result<(Document, Option<Digest>), Trouble> {
+    ) -> Result<(Document, Option<Digest>), Failure> {
         let path = format!("manifests/{name}");
         let response = self.send(host, method, &path, &accept()).await?;
-        let said = response.headers().get("docker-content-digest");
-        let said: Option<Digest> = said.and_then(|d| d.to_str().ok()?.parse().ok());
+        let announced = response.headers().get("docker-content-digest");
+        let announced: Option<Digest> = announced.and_then(|d| d.to_str().ok()?.parse().ok());
         if *method == Method::HEAD {
-            return Ok((Document::of(Vec::new()), said));
+            return Ok((Document::of(Vec::new()), announced));
         }
         let (document, digest) = self.document(host, response, MANIFEST_MAX).await?;
-        match name.parse().ok().or(said) {
+        match name.parse().ok().or(announced) {
             Some(want) if want != digest => {
                 let why = format!("manifest {name} has the digest {digest}, not {want}");
-                Err(Trouble::Final(host.error(&why)))
+                Err(Failure::Final(host.error(&why)))
             }
             _ => Ok((document, Some(digest))),
         }
     }
 
-    /// One request, with the challenge answered and redirects followed; all of it together has the
-    /// time of one stall.
+    /// One request, including the answer to a challenge and redirects, within one stall timeout.
     pub(super) async fn send(
         &self,
         host: &Host,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Result<Response, Trouble> {
+    ) -> Result<Response, Failure> {
         let answered = self.answered(host, method, path, headers);
         let answered = tokio::time::timeout(self.stall, answered).await;
-        answered.unwrap_or_else(|_| Err(Trouble::Transient(host.stalled())))
+        answered.unwrap_or_else(|_| Err(Failure::Transient(host.stalled())))
     }
 
     async fn answered(
@@ -146,12 +145,12 @@ impl Remote {
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Result<Response, Trouble> {
+    ) -> Result<Response, Failure> {
         let mut challenged = false;
         loop {
             let (response, own) = self.send_once(host, method, path, headers).await?;
             let status = response.status();
-            // Who a redirect led to may not ask for credentials in the host's name.
+            // The target of a redirect may not ask for credentials in the host's name.
             if status != StatusCode::UNAUTHORIZED || challenged || !own {
                 return self.check(host, path, response).await;
             }
@@ -179,20 +178,20 @@ impl Remote {
         }
     }
 
-    /// The answer, and whether it is the host's own: not that of another one behind a redirect.
+    /// The response, and whether it is the host's own, not that of a redirect's target.
     async fn send_once(
         &self,
         host: &Host,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Result<(Response, bool), Trouble> {
+    ) -> Result<(Response, bool), Failure> {
         let authorization = host.authorization.lock().clone();
         let mut url = host.url(&self.repository, path, &self.registry)?;
         let mut origin = url.origin();
         let mut http = host.http.clone();
-        // Neither credentials nor configured headers go to another host (CRI-401), nor to where that
-        // one leads, be it back: it would choose what is asked for with them.
+        // Neither credentials nor configured headers go to another host (CRI-401), nor to the hosts
+        // that it redirects to, even back: it would choose the request that they authorise.
         let (mut own, mut reach) = (true, Reach::Network);
         for _ in 0..REDIRECTS_MAX {
             let mut request = http
@@ -210,7 +209,7 @@ impl Remote {
                     origin = url.origin();
                     continue;
                 }
-                Err(e) => return Err(host.trouble(&e)),
+                Err(e) => return Err(host.failure(&e)),
                 Ok(response) => response,
             };
             let target = response.headers().get(LOCATION);
@@ -218,7 +217,7 @@ impl Remote {
                 Some(target) if response.status().is_redirection() => {
                     url = redirected(host, &url, target)?;
                     if !own {
-                        // Nor does the host's reach go further than the first who is elsewhere.
+                        // The host's reach ends at the first target that is elsewhere.
                         reach = reach.behind(reach::of_answer(&response));
                     } else if url.origin() != origin {
                         own = false;
@@ -231,16 +230,16 @@ impl Remote {
                 _ => return Ok((response, own)),
             }
         }
-        Err(Trouble::Final(host.error("too many redirects")))
+        Err(Failure::Final(host.error("too many redirects")))
     }
 
-    /// Turns a status into success or the kind of error it is (CRI-407).
+    /// Maps a status to success or to an error kind (CRI-407).
     pub(super) async fn check(
         &self,
         host: &Host,
         path: &str,
         response: Response,
-    ) -> Result<Response, Trouble> {
+    ) -> Result<Response, Failure> {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -248,45 +247,45 @@ impl Remote {
         let name = host.endpoint.host.clone();
         let what = format!("{}/{} {path}", self.registry, self.repository);
         let transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-        let said = match self.document(host, response, ERROR_MAX).await {
+        let detail = match self.document(host, response, ERROR_MAX).await {
             Ok((body, _)) => body.read(first_error).unwrap_or_default(),
             Err(_) => String::new(),
         };
-        let why = format!("{what}: {status}{said}");
+        let why = format!("{what}: {status}{detail}");
         Err(match status {
-            _ if transient => Trouble::Transient(PullError::Registry { host: name, why }),
-            StatusCode::NOT_FOUND => Trouble::Final(PullError::NotFound { host: name, what }),
+            _ if transient => Failure::Transient(PullError::Registry { host: name, why }),
+            StatusCode::NOT_FOUND => Failure::Final(PullError::NotFound { host: name, what }),
             StatusCode::UNAUTHORIZED => {
-                Trouble::Final(PullError::Unauthenticated { host: name, why })
+                Failure::Final(PullError::Unauthenticated { host: name, why })
             }
-            StatusCode::FORBIDDEN => Trouble::Final(PullError::Denied { host: name, why }),
-            _ => Trouble::Final(PullError::Registry { host: name, why }),
+            StatusCode::FORBIDDEN => Failure::Final(PullError::Denied { host: name, why }),
+            _ => Failure::Final(PullError::Registry { host: name, why }),
         })
     }
 
-    /// The body of an answer, `max` bytes of it at most, and its digest.
+    /// The body of a response, at most `max` bytes, and its digest.
     pub(super) async fn document(
         &self,
         host: &Host,
         response: Response,
         max: u64,
-    ) -> Result<(Document, Digest), Trouble> {
+    ) -> Result<(Document, Digest), Failure> {
         let mut spool = Spool::new(&self.spool_dir);
         let (mut pace, mut chunks) = (Pace::new(self.stall), chunks(response));
         while let Some(chunk) = pace.next(&mut chunks, host).await? {
             if spool.bytes() + chunk.len() as u64 > max {
                 let why = format!("the response exceeds the limit of {max} bytes");
-                return Err(Trouble::Final(host.error(&why)));
+                return Err(Failure::Final(host.error(&why)));
             }
             let kept = spool.push(&chunk);
             let failed = Error::io("image store", "spool a document", &self.spool_dir);
-            kept.map_err(|e| Trouble::Final(failed(e).into()))?;
+            kept.map_err(|e| Failure::Final(failed(e).into()))?;
         }
         Ok(spool.finish())
     }
 }
 
-/// What a tag means is asked only where that is allowed (CRI-410).
+/// Whether a host may be asked: tags require the resolve capability (CRI-410).
 fn may_ask(endpoint: &Endpoint, method: &Method, name: &str) -> bool {
     let by_digest = name.parse::<Digest>().is_ok();
     (endpoint.resolve || by_digest) && (endpoint.pull || *method == Method::HEAD)
@@ -300,20 +299,20 @@ pub(crate) fn backoff(tries: u32) -> Duration {
     BACKOFF.saturating_mul(1 << tries.min(6)).min(BACKOFF_MAX)
 }
 
-/// The first error of a registry's answer, for a person, or nothing.
+/// The first error in a registry's answer, as readable text, or nothing.
 pub(crate) fn first_error(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Answer {
-        errors: Vec<Said>,
+        errors: Vec<ErrorEntry>,
     }
     #[derive(Deserialize)]
-    struct Said {
+    struct ErrorEntry {
         code: Option<String>,
         message: Option<String>,
     }
     let answer: Option<Answer> = serde_json::from_slice(body).ok();
     let first = answer.and_then(|answer| answer.errors.into_iter().next());
-    let text = first.and_then(|said| said.message.filter(|m| !m.is_empty()).or(said.code));
+    let text = first.and_then(|entry| entry.message.filter(|m| !m.is_empty()).or(entry.code));
     let shown = text.map(|text| {
         let plain = text.chars().filter(|c| !c.is_control());
         format!(" ({})", plain.take(200).collect::<String>())

@@ -1,20 +1,20 @@
-//! A bearer token from the service that a registry's challenge names (CRI-404).
+//! A bearer token from the service in a registry's challenge (CRI-404).
 
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 
 use super::auth::{self, Credentials, secret};
-use super::host::{Host, Trouble};
+use super::host::{Failure, Host};
 use super::reach::Reach;
 use super::remote::Remote;
 
-/// Bytes of a token service's answer taken.
+/// The most bytes read of a token service's answer.
 const TOKEN_MAX: u64 = 256 << 10;
 const CLIENT_ID: &str = "cairn";
 
 impl Remote {
-    /// Asks the token service that a challenge of `host` names; `reach` is the host's.
+    /// Asks the token service in a challenge of `host`; `reach` is the host's.
     pub(super) async fn token(
         &self,
         host: &Host,
@@ -22,13 +22,13 @@ impl Remote {
         realm: &str,
         service: Option<String>,
         scope: Option<String>,
-    ) -> Result<HeaderValue, Trouble> {
+    ) -> Result<HeaderValue, Failure> {
         let url: Url = realm
             .parse()
-            .map_err(|_| Trouble::Final(host.error("bad token realm")))?;
+            .map_err(|_| Failure::Final(host.error("bad token realm")))?;
         let secret_sent = host.credentials != Credentials::Anonymous;
         if secret_sent && url.scheme() != "https" && host.is_secure() {
-            return Err(Trouble::Final(
+            return Err(Failure::Final(
                 host.error("asks for credentials over an unencrypted connection"),
             ));
         }
@@ -40,7 +40,7 @@ impl Remote {
                 port.unwrap_or_default(),
                 self.registry
             );
-            return Err(Trouble::Final(host.error(&why)));
+            return Err(Failure::Final(host.error(&why)));
         }
         let http = host.client_for(&url, reach)?;
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
@@ -52,7 +52,7 @@ impl Remote {
                 query.push(("client_id", CLIENT_ID.into()));
                 query.push(("refresh_token", token.clone()));
                 let mut form =
-                    Url::parse("form:").map_err(|_| Trouble::Final(host.error("form")))?;
+                    Url::parse("form:").map_err(|_| Failure::Final(host.error("form")))?;
                 form.query_pairs_mut().extend_pairs(&query);
                 let body = form.query().unwrap_or_default().to_owned();
                 let kind = "application/x-www-form-urlencoded";
@@ -71,15 +71,15 @@ impl Remote {
                 http.get(url).headers(authorization)
             }
         };
-        let response = request.send().await.map_err(|e| host.trouble(&e))?;
+        let response = request.send().await.map_err(|e| host.failure(&e))?;
         let response = self.check(host, "token", response).await?;
         let (body, _) = self.document(host, response, TOKEN_MAX).await?;
         let token = body.read(token_of).ok().flatten();
-        token.ok_or_else(|| Trouble::Final(host.error("the token service sent no token")))
+        token.ok_or_else(|| Failure::Final(host.error("the token service sent no token")))
     }
 }
 
-/// `Authorization` by a token service's answer.
+/// `Authorization` from a token service's answer.
 pub(crate) fn token_of(answer: &[u8]) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Answer {

@@ -1,5 +1,5 @@
-//! A blob on its way from a registry: resumed where it stopped, moved to the next host when one
-//! fails (CRI-405, CRI-406). Digest and size are checked by whoever reads it.
+//! A blob in transfer from a registry: resumed where it stopped, moved to the next host on failure
+//! (CRI-405, CRI-406). The reader checks digest and size.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use reqwest::header::{HeaderMap, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 
-use super::host::{Host, Trouble};
+use super::host::{Failure, Host};
 use super::pace::{Chunks, Pace, Tries, chunks};
 use super::remote::{Remote, backoff};
 use crate::image::digest::Digest;
@@ -18,17 +18,17 @@ use crate::image::pull_error::PullError;
 
 struct Body {
     chunks: Chunks,
-    /// Bytes had already.
+    /// Bytes received before.
     skip: u64,
 }
 
-/// A blob on its way, over as many connections and hosts as it takes.
+/// A blob in transfer, over as many connections and hosts as needed.
 struct Transfer {
     remote: Arc<Remote>,
     digest: Digest,
     size: Option<u64>,
     offset: u64,
-    /// Index of the host in use, and what it may still do, over all connections to it.
+    /// Index of the current host, with its rate and failures over all connections.
     host: usize,
     pace: Pace,
     tries: Tries,
@@ -55,14 +55,14 @@ impl Transfer {
                     self.offset += bytes as u64;
                     return Ok(chunk);
                 }
-                Err(trouble) => self.recover(host, trouble).await?,
+                Err(failure) => self.recover(host, failure).await?,
             }
         }
     }
 
-    async fn read(&mut self, remote: &Remote, host: &Host) -> Result<Option<Bytes>, Trouble> {
+    async fn read(&mut self, remote: &Remote, host: &Host) -> Result<Option<Bytes>, Failure> {
         if !host.endpoint.pull {
-            return Err(Trouble::Final(host.error("lacks the pull capability")));
+            return Err(Failure::Final(host.error("lacks the pull capability")));
         }
         let body = match &mut self.body {
             Some(body) => body,
@@ -75,7 +75,7 @@ impl Transfer {
             let mut chunk = match self.pace.next(&mut body.chunks, host).await? {
                 Some(chunk) => chunk,
                 None if self.size.is_none() => return Ok(None),
-                None => return Err(Trouble::Transient(host.error("ended the blob early"))),
+                None => return Err(Failure::Transient(host.error("ended the blob early"))),
             };
             let skip = body.skip.min(chunk.len() as u64);
             body.skip -= skip;
@@ -86,14 +86,19 @@ impl Transfer {
         }
     }
 
-    /// Waits and tries again, or goes to the next host; the last host's trouble is the answer.
-    async fn recover(&mut self, host: &Host, trouble: Trouble) -> Result<(), PullError> {
+    /// Waits and tries again, or moves to the next host; the last host's error is returned.
+    async fn recover(&mut self, host: &Host, failure: Failure) -> Result<(), PullError> {
         self.body = None;
-        let (again, error) = match trouble {
-            Trouble::Transient(e) => (self.tries.failed() && !e.is_unreachable(), e),
-            Trouble::Final(e) => (false, e),
+        let (again, error) = match failure {
+            Failure::Transient(e) => (self.tries.failed() && !e.is_unreachable(), e),
+            Failure::Final(e) => (false, e),
         };
-        tracing::debug!(host = host.endpoint.host, blob = %self.digest, again, "trouble: {error}");
+        tracing::debug!(
+            host = host.endpoint.host,
+            blob = %self.digest,
+            again,
+            "transfer failed: {error}"
+        );
         if again {
             let pause = tokio::time::sleep(backoff(self.tries.in_vain));
             self.pace.spend(pause).await;
@@ -110,7 +115,6 @@ impl Transfer {
     }
 }
 
-/// A remote as a source of blobs.
 pub(crate) struct RemoteBlobs(pub Arc<Remote>);
 
 impl Source for RemoteBlobs {
@@ -143,9 +147,9 @@ impl Source for RemoteBlobs {
 }
 
 impl Remote {
-    /// Opens a blob at `offset`; a host that does not know ranges sends all, and the beginning is
-    /// passed over.
-    async fn open_at(&self, host: &Host, digest: &Digest, offset: u64) -> Result<Body, Trouble> {
+    /// Opens a blob at `offset`. A host without support for ranges sends all, and the beginning is
+    /// skipped.
+    async fn open_at(&self, host: &Host, digest: &Digest, offset: u64) -> Result<Body, Failure> {
         let mut headers = HeaderMap::new();
         if offset > 0 {
             // A number is always a valid header.

@@ -1,5 +1,5 @@
-//! What is damaged is set aside: out of the store's sight, so that the next pull fetches it. The images that it is of are
-//! not here until then; their good layers are kept for it until the store is opened next.
+//! Sets damaged layers aside, so that the next pull fetches them. Their images are absent until
+//! then; the good layers of these are kept until the store is opened next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,29 +10,29 @@ use super::record::ImageRecord;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 
-/// Who needs a layer, so that it stays.
+/// The reason why a layer must stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InTheWay {
-    /// Ids of the containers whose root it is in, and of the pods with an image volume that it is in.
+    /// Ids of containers with it in their root, and of pods with it in an image volume.
     Users(Vec<String>),
-    /// A pull, an import or another verification counts on it.
+    /// A pull, an import or another verification needs it.
     Work,
-    /// Some container's root cannot say what it is made of.
+    /// The layers of some container's root are unknown.
     Unknown,
 }
 
-/// What came of setting layers aside.
+/// Result of setting layers aside.
 pub enum SetAside<T> {
-    /// They are away, and these images with them.
+    /// They are removed, and these images with them.
     Away(Vec<T>),
-    /// Nothing is: this layer is needed.
+    /// Nothing is removed: this layer is needed.
     Needed(Digest, InTheWay),
 }
 
 impl Store {
-    /// Takes layers away, each as it was found, and forgets the images that have one of them, which it gives: all of it,
-    /// or nothing where one is needed. Of a layer that is not there any more, or was made anew meanwhile, nothing is
-    /// taken.
+    /// Removes these layers, each as it was found, and returns the images that it therefore
+    /// forgets. All or nothing: one needed layer prevents it. A layer that was removed or made anew
+    /// meanwhile stays.
     pub(crate) fn set_aside(
         self: &Arc<Self>,
         found: &BTreeMap<Digest, Option<PathBuf>>,
@@ -45,17 +45,18 @@ impl Store {
                     return Ok(SetAside::Needed(chain_id.clone(), in_the_way));
                 }
             }
-            let mut gone = BTreeSet::new();
+            let mut removed = BTreeSet::new();
             for (chain_id, dir) in found {
                 let there = inner.layers.get(chain_id).map(|layer| layer.dir.clone());
                 if there != *dir {
                     continue;
                 }
-                gone.insert(chain_id);
+                removed.insert(chain_id);
                 taken.extend(inner.layers.remove(chain_id).map(|layer| (chain_id, layer)));
             }
             let images = inner.images.values();
-            let has = |image: &&Arc<ImageRecord>| image.layers.iter().any(|id| gone.contains(id));
+            let has =
+                |image: &&Arc<ImageRecord>| image.layers.iter().any(|id| removed.contains(id));
             images.filter(has).cloned().collect()
         };
         for image in &images {
@@ -86,7 +87,7 @@ impl Store {
         inner.holds.contains_key(chain_id).then_some(InTheWay::Work)
     }
 
-    /// Forgets an image whose layers the next pull of it will need.
+    /// Forgets an image, but keeps its layers for its next pull.
     pub(crate) fn forget(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
         {
             let mut inner = self.lock();

@@ -1,16 +1,16 @@
-//! Image store: records and layers on disk, their index in memory, and who uses which layer
-//! (what is done with layers: `layers.rs`).
+//! Image store: records and layers on disk, their index in memory, and the uses of layers
+//! (operations on layers: `layers.rs`).
 //!
 //! ```text
 //! <root>/records/<id hex>.json     one image; a file here means all its layers are here (CRI-445)
-//! <root>/layers/<n>/fs             one layer's tree; layers/<n>/layer.json says which
+//! <root>/layers/<n>/fs             one layer's tree; layers/<n>/layer.json identifies it
 //! <root>/tmp/<n>/                  being made; swept when the store is opened
 //! <root>/trash/<n>                 being removed; swept when the store is opened
 //! ```
 //!
-//! A layer is *committed* by the rename of its directory into `layers/`; it goes when no image, use
-//! (container root or image volume), or hold (a pull in progress) names it. The one mutex guards
-//! memory only: no disk or network work is done under it.
+//! A layer is *committed* by the rename of its directory into `layers/`. It is removed when no
+//! image, use (container root or image volume) or hold (running pull) names it. The one mutex
+//! guards memory only: no disk or network work is done under it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -32,7 +32,7 @@ use crate::image::reference::Reference;
 use crate::image::spool::{Document, one_at_a_time};
 use crate::replace;
 
-/// Locks for the writing of records; two images seldom share one.
+/// Locks for writing records; two images seldom share one.
 const WRITERS: usize = 16;
 
 #[derive(Default)]
@@ -41,31 +41,31 @@ pub(super) struct Inner {
     /// `name:tag` to the one image that has it.
     tags: HashMap<String, Digest>,
     pub layers: HashMap<Digest, Layer>,
-    /// Directory of a use to the chain ids it needs.
+    /// Chain ids by the directory of the use that needs them.
     pub uses: HashMap<PathBuf, Vec<Digest>>,
-    /// Layers that work in progress counts on.
+    /// Layers that running work needs.
     pub holds: HashMap<Digest, usize>,
-    /// Good layers of images that were set aside, for the pull that brings these back.
+    /// Good layers of images that were set aside, kept for their next pull.
     pub kept: HashSet<Digest>,
-    /// Images whose file could not be brought up to date.
+    /// Images whose file is out of date.
     behind: HashSet<Digest>,
 }
 
 pub(crate) struct Store {
     root: PathBuf,
-    /// Valid between any two statements: a panic while it is held spoils nothing.
+    /// Valid between any two statements: a panic under the lock spoils nothing.
     inner: Mutex<Inner>,
     writers: [Mutex<()>; WRITERS],
-    /// One unpacks a layer, others wait for it.
+    /// One task unpacks a layer, others wait for it.
     pub(super) layer_locks: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     pub scratch: Arc<Scratch>,
-    /// Some record could not be read.
+    /// Some record is unreadable.
     damaged: bool,
     frozen: AtomicBool,
 }
 
 impl Store {
-    /// Opens, or makes, the store at `root`. The caller holds the lock that keeps others out.
+    /// Opens or makes the store at `root`. The caller has the lock that excludes other processes.
     pub(crate) fn open(root: &Path) -> Result<Arc<Self>, Error> {
         for dir in ["records", "layers", "tmp", "trash", "empty"] {
             let dir = root.join(dir);
@@ -104,8 +104,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Removes what no image and no use names. Called once, when the uses are known. While a record
-    /// cannot be read nothing is removed, so that whoever reads it finds its layers.
+    /// Removes layers that no image and no use names. Called once, when the uses are known. An
+    /// unreadable record prevents it, so that a later reader finds its layers.
     pub(crate) fn collect(self: &Arc<Self>) {
         let all: Vec<_> = self.lock().layers.keys().cloned().collect();
         if !self.damaged {
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// A container or volume uses layers and cannot say which: none goes until the next start.
+    /// Keeps all layers until the next start: a container or volume uses unknown ones.
     pub(crate) fn freeze(&self) {
         self.frozen.store(true, Ordering::Release);
     }
@@ -135,7 +135,7 @@ impl Store {
         inner.images.get(inner.tags.get(tag)?).cloned()
     }
 
-    /// The image that the reference names, by its digest if it has one.
+    /// The image for the reference, by its digest if present.
     pub(crate) fn named(&self, reference: &Reference) -> Option<Arc<ImageRecord>> {
         match reference.repo_tag() {
             Some(tag) => self.by_tag(&tag),
@@ -153,8 +153,8 @@ impl Store {
         all
     }
 
-    /// Adds an image with its config, or names to one that is known. Tags move here from the image that
-    /// had them. On disk when this returns. The caller holds the image's layers.
+    /// Adds an image with its config, or names to a known one. Tags move here from other images. On
+    /// disk when this returns. The caller holds the image's layers.
     pub(crate) fn put(
         &self,
         record: &ImageRecord,
@@ -189,7 +189,7 @@ impl Store {
             }
             (now, losers)
         };
-        // A tag is taken from its old owner first: a crash between leaves no tag with two owners.
+        // The old owner loses a tag first: a crash in between leaves no tag with two owners.
         for id in losers {
             self.flush(&id, None)?;
         }
@@ -197,7 +197,7 @@ impl Store {
         Ok(now)
     }
 
-    /// Marks an image as not to be collected by others (CRI-178).
+    /// Pins an image, so that others do not collect it (CRI-178).
     pub(crate) fn pin(&self, id: &Digest) -> Result<(), Error> {
         match self.lock().images.get_mut(id) {
             Some(image) if !image.pinned => Arc::make_mut(image).pinned = true,
@@ -206,38 +206,38 @@ impl Store {
         self.flush(id, None)
     }
 
-    /// Forgets an image under all its names (CRI-175); layers in use stay until the use ends.
+    /// Removes an image with all its names (CRI-175); layers in use stay until the use ends.
     pub(crate) fn remove(self: &Arc<Self>, id: &Digest) -> Result<(), Error> {
-        let gone = {
+        let removed = {
             let mut inner = self.lock();
-            let gone = inner.images.remove(id);
+            let removed = inner.images.remove(id);
             inner.tags.retain(|_, owner| owner != id);
-            gone
+            removed
         };
-        let Some(gone) = gone else {
+        let Some(removed) = removed else {
             return Ok(());
         };
         let result = self.flush(id, None);
         if result.is_err() {
-            // Still on disk, so still listed: the caller may try again.
+            // Still on disk, and so still listed: the caller may try again.
             let mut inner = self.lock();
-            for tag in &gone.repo_tags {
+            for tag in &removed.repo_tags {
                 inner.tags.entry(tag.clone()).or_insert_with(|| id.clone());
             }
-            inner.images.entry(id.clone()).or_insert(gone);
+            inner.images.entry(id.clone()).or_insert(removed);
             return result;
         }
-        self.sweep(&gone.layers);
+        self.sweep(&removed.layers);
         Ok(())
     }
 
-    /// Reads of a record's file what it is when nobody writes it.
+    /// Runs `read` while no one writes the record's file.
     pub(crate) fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
         let _writer = self.writer_of(id);
         read()
     }
 
-    /// Removes the record of an image that is on the disk alone.
+    /// Removes the record of an image that exists on disk only.
     pub(crate) fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
         let _writer = self.writer_of(id);
         match self.get(id) {
@@ -254,9 +254,9 @@ impl Store {
         self.writers[stripe].lock()
     }
 
-    /// Brings the record's file to what memory says *now*. Several changes may end in one write, and
-    /// the last write always has the last word. Without `config` it is that of the file; where there is
-    /// no file, whoever adds the image again writes it.
+    /// Writes the record's *current* state in memory to its file. Several changes may share a
+    /// write; the last write always wins. Without `config` the file's config stays; without a file,
+    /// the next `put` with a config writes it.
     fn flush(&self, id: &Digest, config: Option<&Document>) -> Result<(), Error> {
         let _writer = self.writer_of(id);
         let path = self.record_path(id);
@@ -285,7 +285,7 @@ impl Store {
         written.map_err(Error::io("image record", "write", &path))
     }
 
-    /// The config of an image as it came. Blocking.
+    /// The unchanged config of an image. Blocking.
     pub(crate) fn config_json(&self, id: &Digest) -> Result<Option<String>, Error> {
         let path = self.record_path(id);
         with_config(&path, str::to_owned).map_err(Error::io("image record", "read", &path))
@@ -295,7 +295,7 @@ impl Store {
         self.root.join("records").join(format!("{}.json", id.hex()))
     }
 
-    /// Whether the image is on disk as it is in memory.
+    /// Whether the image's file is up to date.
     pub(crate) fn is_durable(&self, id: &Digest) -> bool {
         !self.lock().behind.contains(id)
     }
@@ -305,7 +305,7 @@ impl Store {
     }
 }
 
-/// Shows the config in a record's file to `look`, if there is such a file.
+/// Passes the config in a record's file to `look`, if the file exists.
 fn with_config<T: Send>(path: &Path, look: impl FnOnce(&str) -> T + Send) -> io::Result<Option<T>> {
     one_at_a_time(|| {
         let bytes = match fs::read(path) {

@@ -1,4 +1,4 @@
-//! The store's layers: each is there once, and stays while an image, a use, or a hold names it.
+//! The store's layers: each exists once, and stays while an image, a use or a hold names it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ pub(crate) struct Hold {
 }
 
 impl Store {
-    /// The one lock of this layer: whoever holds it may unpack it.
+    /// The one lock of this layer; its holder may unpack the layer.
     pub(crate) fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.layer_locks.lock();
         if let Some(lock) = locks.get(chain_id).and_then(Weak::upgrade) {
@@ -31,7 +31,7 @@ impl Store {
         lock
     }
 
-    /// Keeps these layers, present or to come, from removal.
+    /// Keeps these layers, present or future, from removal.
     pub(crate) fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
         let mut inner = self.lock();
         for layer in layers {
@@ -72,14 +72,14 @@ impl Store {
         Ok(trees)
     }
 
-    /// Bytes and inodes of those of these layers that are here.
+    /// Bytes and inodes of those of these layers that are in the store.
     pub(crate) fn usage_of(&self, layers: &[Digest]) -> (u64, u64) {
         let inner = self.lock();
         total(layers.iter().filter_map(|layer| inner.layers.get(layer)))
     }
 
-    /// Commits an unpacked layer: `tmp` holds `fs/`, whose files are on stable storage. The caller has
-    /// the layer's lock, and it is not here yet.
+    /// Commits an unpacked layer: `tmp` contains `fs/`, whose files are on stable storage. The
+    /// caller has the layer's lock, and the layer is not in the store.
     pub(crate) fn commit_layer(&self, tmp: &TempDir, info: LayerInfo) -> Result<(), Error> {
         let failed = |step| Error::io("layer", step, &tmp.path);
         let json = serde_json::to_vec(&info).map_err(|e| failed("describe")(e.into()))?;
@@ -99,17 +99,16 @@ impl Store {
         self.lock().uses.insert(dir.to_owned(), layers.to_vec());
     }
 
-    /// Directories of all uses.
     pub(crate) fn uses(&self) -> Vec<PathBuf> {
         self.lock().uses.keys().cloned().collect()
     }
 
-    /// The layers a use needs, lowest first.
+    /// The layers of a use, lowest first.
     pub(crate) fn layers_of_use(&self, dir: &Path) -> Option<Vec<Digest>> {
         self.lock().uses.get(dir).cloned()
     }
 
-    /// Ends a use; layers that only it kept go.
+    /// Ends a use; removes layers that only it kept.
     pub(crate) fn end_use(self: &Arc<Self>, dir: &Path) {
         let ended = self.lock().uses.remove(dir);
         if let Some(layers) = ended {

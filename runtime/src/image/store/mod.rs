@@ -1,4 +1,4 @@
-//! What is kept of images: records and layers, on disk and in memory.
+//! The image store: records and layers, on disk and in memory.
 
 pub(super) mod aside;
 pub(super) mod index;

@@ -1,7 +1,7 @@
 //! Record of one image, and its form on disk: one JSON file per image, named by its id.
 //!
-//! The id is the digest of the config, so a record proves itself when it is read back. The config as
-//! it came is in the file only: an image may have megabytes of it, and a node many images.
+//! The id is the digest of the config, which proves a record when it is read. The config itself is
+//! only in the file: it may have megabytes, and a node many images.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,11 +13,11 @@ use crate::image::digest::Digest;
 use crate::image::reference::Reference;
 
 const SCHEMA: u32 = 1;
-/// Layers in one image: more than any tool makes; overlayfs itself stops at 500.
+/// Layers of one image: more than any tool makes; overlayfs itself stops at 500.
 pub(crate) const LAYERS_MAX: usize = 500;
-/// Entries of one list in a config: of the environment, say.
+/// Entries of one list in a config, such as the environment.
 const LIST_MAX: usize = 10_000;
-/// Bytes of all that is kept in memory of a config; an `execve` takes no more.
+/// Bytes of a config that are kept in memory; an `execve` takes no more.
 const KEPT_MAX: usize = 512 << 10;
 
 /// One image. Immutable: a change makes a new record.
@@ -39,7 +39,7 @@ pub struct ImageRecord {
     pub pinned: bool,
 }
 
-/// What the config says of running the image.
+/// The settings of a config for running the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RunConfig {
@@ -68,15 +68,13 @@ pub enum BadRecord {
     Schema(u32),
     #[error("config digest mismatch (expected {0})")]
     Digest(Digest),
-    #[error("the config lists {0} layers, at most {LAYERS_MAX} are taken")]
+    #[error("the config lists {0} layers (limit {LAYERS_MAX})")]
     Layers(usize),
     #[error("diff id: {0}")]
     DiffId(#[from] crate::image::digest::BadDigest),
     #[error("not an image: rootfs type {0:?}")]
     NotLayers(String),
-    #[error(
-        "the config has {0} bytes of environment, command and volumes, at most {KEPT_MAX} are taken"
-    )]
+    #[error("the config has {0} bytes of environment, command and volumes (limit {KEPT_MAX})")]
     Kept(usize),
 }
 
@@ -93,7 +91,7 @@ struct OnDisk<'a> {
     config: Cow<'a, str>,
 }
 
-/// Names an image is to be known by from now on.
+/// New names of an image.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     pub repo_tags: Vec<String>,
@@ -118,7 +116,7 @@ struct RawRootfs {
     diff_ids: Strings,
 }
 
-/// A list of strings, or the keys of a map; longer than any image's is refused while it is read.
+/// A list of strings, or the keys of a map. An overlong one is refused while it is read.
 #[derive(Default)]
 struct Strings(Vec<String>);
 
@@ -156,7 +154,7 @@ impl<'de> Deserialize<'de> for Strings {
     }
 }
 
-/// What may be `null` too.
+/// A list, which may be `null`.
 fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::<Strings>::deserialize(deserializer)?
         .unwrap_or_default()
@@ -177,7 +175,7 @@ impl RunConfig {
     }
 }
 
-/// What a config says of running the image, and the diff ids it lists, lowest layer first.
+/// The run settings of a config, and its diff ids, lowest layer first.
 pub(crate) fn parse_config(json: &str) -> Result<(RunConfig, Vec<Digest>), BadRecord> {
     let raw: RawConfig = serde_json::from_str(json).map_err(|e| BadRecord::Json(e.to_string()))?;
     if raw.rootfs.kind != "layers" {
@@ -210,8 +208,8 @@ fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
 }
 
 impl ImageRecord {
-    /// A new image of this config, without names yet. `size` of 0 is lifted to 1: clients take
-    /// an image of size 0 for a broken one (CRI-171).
+    /// A new image of this config, without names. `size` is at least 1: to clients an image of size
+    /// 0 is broken (CRI-171).
     pub fn new(config_json: &str, size: u64) -> Result<Self, BadRecord> {
         let (run, diff_ids) = parse_config(config_json)?;
         Ok(Self {
@@ -235,7 +233,7 @@ impl ImageRecord {
         next
     }
 
-    /// Whether all these names are the image's already.
+    /// Whether the image already has all these names.
     pub fn has_names(&self, names: &Names) -> bool {
         fn all<T: PartialEq>(have: &[T], want: &[T]) -> bool {
             want.iter().all(|name| have.contains(name))
@@ -245,7 +243,7 @@ impl ImageRecord {
             && all(&self.manifests, &names.manifests)
     }
 
-    /// Whether this reference, taken by its digest if it has one, names the image.
+    /// Whether this reference, by its digest if present, names the image.
     pub fn answers_to(&self, reference: &Reference) -> bool {
         match (&reference.digest, reference.repo_tag()) {
             (Some(digest), _) => {
@@ -259,7 +257,7 @@ impl ImageRecord {
         }
     }
 
-    /// The file of the record; `config_json` is the config as it came.
+    /// The record's file; `config_json` is the unchanged config.
     pub fn to_json(&self, config_json: &str) -> Vec<u8> {
         let on_disk = OnDisk {
             schema: SCHEMA,
@@ -271,7 +269,7 @@ impl ImageRecord {
             pinned: self.pinned,
             config: config_json.into(),
         };
-        // Strings and numbers only: this cannot fail, and an empty file would be no record.
+        // Strings and numbers only: this cannot fail.
         serde_json::to_vec_pretty(&on_disk).unwrap_or_default()
     }
 
@@ -298,14 +296,14 @@ impl ImageRecord {
     }
 }
 
-/// The config as it came, out of a record's file.
+/// The unchanged config in a record's file.
 pub(crate) fn config_json(record: &[u8]) -> Result<String, BadRecord> {
     let on_disk: OnDisk =
         serde_json::from_slice(record).map_err(|e| BadRecord::Json(e.to_string()))?;
     Ok(on_disk.config.into_owned())
 }
 
-/// Adds what is missing; the result is sorted, so that equal sets are equal messages.
+/// Adds missing items; sorted, so that equal sets give equal messages.
 fn merge<T: Ord + Clone>(into: &mut Vec<T>, from: &[T]) {
     into.extend(from.iter().cloned());
     into.sort();

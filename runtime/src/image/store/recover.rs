@@ -1,4 +1,4 @@
-//! Recovery of a store when it is opened: layers, records, and the damage a crash or a disk did.
+//! Recovery of a store at its opening: layers, records, and damage by a crash or a disk.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use super::record::{BadRecord, ImageRecord};
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 
-/// A crash between two writes may leave a tag in two records: only its owner keeps it.
+/// Drops tags that a crash between two writes left in a second record.
 pub(crate) fn drop_stolen_tags(
     images: &mut HashMap<Digest, Arc<ImageRecord>>,
     tags: &HashMap<String, Digest>,
@@ -26,7 +26,7 @@ pub(crate) fn drop_stolen_tags(
     }
 }
 
-/// Before 0.2 a record that could not be read was moved to `aside/`.
+/// Moves records back from `aside/`, where versions before 0.2 put unreadable ones.
 pub(crate) fn take_back(root: &Path) -> Result<(), Error> {
     let aside = root.join("aside");
     let failed = || Error::io("image records", "take back", &aside);
@@ -75,7 +75,7 @@ pub(crate) fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), 
     Ok((layers, last))
 }
 
-/// Readable records whose layers are all there; the others stay where they are, for the version that wrote them.
+/// Readable records with all their layers; other records stay for the version that wrote them.
 pub(crate) fn load_records(
     root: &Path,
     layers: &HashMap<Digest, Layer>,
@@ -85,7 +85,7 @@ pub(crate) fn load_records(
     for path in in_records(root)? {
         let path = path?;
         if path.extension() != Some(OsStr::new("json")) {
-            // A write that never came to its rename.
+            // A write without its rename.
             let _ = fs::remove_file(&path);
             continue;
         }
@@ -116,7 +116,7 @@ fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageReco
     }
 }
 
-/// The record in this file; the error says why it cannot be believed.
+/// The record in this file; the error is the reason to reject it.
 pub(crate) fn read_one(path: &Path) -> Result<ImageRecord, String> {
     let bytes = fs::read(path).map_err(|e| e.to_string())?;
     let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
@@ -126,13 +126,13 @@ pub(crate) fn read_one(path: &Path) -> Result<ImageRecord, String> {
     Ok(record)
 }
 
-/// Whether it is the record of another version of this program, and so no damage.
+/// Whether it is a record of another version of this program, and so not damaged.
 pub(crate) fn is_of_another_version(path: &Path) -> bool {
     let bytes = fs::read(path).unwrap_or_default();
     matches!(ImageRecord::from_json(&bytes), Err(BadRecord::Schema(_)))
 }
 
-/// The images that have a record on the disk, whatever is in it.
+/// The images with a record on disk, readable or not.
 pub(crate) fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
     let mut ids = Vec::new();
     for path in in_records(root)? {

@@ -1,5 +1,5 @@
-//! What the image store does not have yet, or not any more: directories under `tmp/` and `trash/`, by numbers that no
-//! other has had. Of neither anything counts when the store is opened next.
+//! Directories that are not yet, or no longer, in the image store: under `tmp/` and `trash/`, with
+//! unique numbers. Both are removed when the store is opened.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) struct TempDir {
 }
 
 impl Scratch {
-    /// Below the store's `root`, with numbers from `next` on.
+    /// Below the store's `root`; numbers start at `next`.
     pub(crate) fn new(root: &Path, next: u64) -> Self {
         Self {
             root: root.to_owned(),
@@ -34,13 +34,13 @@ impl Scratch {
         }
     }
 
-    /// Moves a directory out of sight now and removes it in the background (CRI-454).
+    /// Moves a directory to the trash and removes it in the background (CRI-454).
     pub(crate) fn discard(&self, dir: &Path) {
         let trash = self.fresh("trash");
         if let Err(e) = fs::rename(dir, &trash) {
             let removed = match e.kind() {
                 io::ErrorKind::NotFound => Ok(()),
-                // Image volumes may be elsewhere; little is in them.
+                // Image volumes may be on another file system; they are small.
                 io::ErrorKind::CrossesDevices => remove_tree_at(dir),
                 _ => Err(e),
             };
@@ -61,18 +61,18 @@ impl Scratch {
         })
     }
 
-    /// A name not used before in this directory.
+    /// An unused name in this directory.
     pub(crate) fn fresh(&self, dir: &str) -> PathBuf {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.root.join(dir).join(n.to_string())
     }
 
-    /// For files that are gone when they are closed, or when the store is opened next.
+    /// For files that are removed when they are closed, or when the store is opened next.
     pub(crate) fn tmp(&self) -> PathBuf {
         self.root.join("tmp")
     }
 
-    /// What a crash left: goes on with removals that it cut short, and removes what it left half made.
+    /// Continues removals that a crash interrupted, and removes incomplete directories.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         for entry in self.entries("trash")? {
             remove_in_background(entry.path());
@@ -93,15 +93,15 @@ impl Scratch {
 const TRASH_AGAIN: Duration = Duration::from_secs(1);
 const TRASH_SELDOM: Duration = Duration::from_secs(300);
 
-/// Trees that are removed at a time: the threads for blocking work are everybody's, and a container shapes a tree.
+/// Trees removed at a time: threads for blocking work are shared, and a container shapes a tree.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// What cannot be removed now (no descriptor left, a disk's error) is tried again, ever more seldom.
+/// Removes a tree. Retries after a failure (no descriptor, a disk's error), 1 s to 300 s apart.
 fn remove_in_background(path: PathBuf) {
     let remove = move || {
         let removed = remove_tree_at(&path);
         if let Err(e) = &removed {
-            tracing::warn!(dir = %path.display(), "cannot empty the trash: {e}");
+            tracing::warn!(dir = %path.display(), "cannot remove the directory, will retry: {e}");
         }
         removed.is_ok()
     };
@@ -112,7 +112,7 @@ fn remove_in_background(path: PathBuf) {
     runtime.spawn(async move {
         let mut pause = TRASH_AGAIN;
         loop {
-            // Never closed: the permit always comes.
+            // Never closed: a permit always comes.
             let turn = TURNS.acquire().await;
             if let Ok(true) = try_blocking(remove.clone()).await {
                 return;

@@ -1,10 +1,10 @@
 //! Makes the entries of one layer in a directory (CRI-441 to CRI-444).
 //!
 //! Runs in the unpack helper only: one thread, in a chroot whose root is the layer. Every path is
-//! resolved from the root's descriptor with `RESOLVE_IN_ROOT` as well, so that neither of the two
-//! walls has to hold alone. Lower layers are not to be seen here; what depends on them (attributes
-//! of directories the archive implies, opaque marks, which need a capability not held here) goes
-//! into the report. One file: each kind of entry goes by the same state, and changes it.
+//! also resolved from the root's descriptor with `RESOLVE_IN_ROOT`, so that each of the two
+//! barriers is enough. Lower layers are invisible here. Work that depends on them goes into the
+//! report (attributes of implied directories, opaque marks, for which the helper lacks a
+//! capability). One file: all kinds of entries change the same state.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
@@ -31,30 +31,30 @@ fn too_many() -> io::Error {
     io::Error::other("more files than are left (image.max_image_files, or the disk's inodes)")
 }
 
-/// Result of an unpack, and what is left for the daemon to do.
+/// Result of an unpack, with the work that is left for the daemon.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Directories the archive only implies, and the root unless it has an entry.
+    /// Directories that the archive only implies, and the root unless it has an entry.
     pub implied: BTreeSet<CleanPath>,
-    /// Directories that hide what lower layers have in them.
+    /// Directories that hide the content of lower layers.
     pub opaque: BTreeSet<CleanPath>,
-    /// Whiteouts, except where an entry of the layer has taken the name again.
+    /// Whiteouts, except those that an entry of the layer has replaced.
     pub whiteouts: HashSet<CleanPath>,
     pub inodes: u64,
     pub disk_bytes: u64,
-    /// By inode, the sum of a file's content. A later one counts: the inode has been given to another file.
+    /// Content sums by inode. A later one replaces an earlier: the inode was reused.
     pub sums: HashMap<u64, u32>,
 }
 
 pub struct Applier {
     root: OwnedFd,
-    /// The directory the last entry was made in; entries come in order of directories.
+    /// The directory of the last entry; entries come in order of directories.
     last: Option<(CleanPath, OwnedFd)>,
-    /// How deep it lies in the tree.
+    /// Its depth in the tree.
     depth: usize,
     /// Times of directories, set last because making entries changes them.
     dir_times: Vec<(CleanPath, Timestamps)>,
-    /// Entries still taken.
+    /// Remaining entries.
     entries_left: u64,
     limits: TreeBounds,
     pub applied: Applied,
@@ -79,7 +79,7 @@ impl Applier {
         }
     }
 
-    /// Makes one entry; `data` gives a file's content.
+    /// Makes one entry; `data`: a file's content.
     pub fn apply(&mut self, entry: &Entry, data: &mut impl Read) -> Result<()> {
         self.entries_left = self.entries_left.checked_sub(1).ok_or_else(too_many)?;
         let reported =
@@ -112,11 +112,11 @@ impl Applier {
         }
     }
 
-    /// Sets the directories' times and hands over what is left to do.
+    /// Sets the directories' times and returns the result.
     pub fn finish(mut self) -> Result<Applied> {
         self.last = None;
         for (path, times) in self.dir_times.iter().rev() {
-            // It may have been replaced by a later entry of the same layer.
+            // A later entry of the same layer may have replaced it.
             if let Ok(dir) = self.open_dir(path) {
                 rustix::fs::futimens(&dir, times).map_err(failed("set a directory's times"))?;
             }
@@ -135,8 +135,8 @@ impl Applier {
         self.dir_metadata(entry, root, CleanPath::default())
     }
 
-    /// Hides `name` of lower layers. What this layer has there itself stays: a whiteout speaks of
-    /// lower layers only.
+    /// Hides `name` of lower layers. The layer's own entry stays: a whiteout concerns lower layers
+    /// only.
     fn whiteout(&mut self, dir: &CleanPath, name: &[u8]) -> Result<()> {
         let path = dir.join(name);
         let name = CString::new(name).map_err(io::Error::other)?;
@@ -189,7 +189,7 @@ impl Applier {
             Kind::Block => self.make_node(entry, name, FileType::BlockDevice, "make a device")?,
             Kind::Dir | Kind::Hardlink => return Err(io::ErrorKind::InvalidInput.into()),
         }
-        // No descriptor can be had of these: by name, in a directory nobody else changes.
+        // These have no descriptor: by name, in a directory that only this process changes.
         let here = self.here();
         let (uid, gid) = owner(entry);
         rustix::fs::chownat(here, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
@@ -213,7 +213,7 @@ impl Applier {
         name: &CString,
         there: Option<Stat>,
     ) -> Result<()> {
-        // Two directories are merged; anything else gives way (CRI-442).
+        // Two directories are merged; anything else is replaced (CRI-442).
         if !there.is_some_and(|there| is(&there, FileType::Directory)) {
             self.clear(path, name, there)?;
             self.bound_depth(self.depth + 1)?;
@@ -241,7 +241,7 @@ impl Applier {
         let mut file = File::from(fd);
         let (on_disk, sum) = copy_sparsely(data, &mut file, entry.size)?;
         self.applied.disk_bytes += on_disk;
-        // Always: the inode may have been another file's, whose sum is known.
+        // Always: the inode may have belonged to another file with a known sum.
         let inode = rustix::fs::fstat(&file)
             .map_err(failed("look at a file"))?
             .st_ino;
@@ -255,7 +255,7 @@ impl Applier {
         rustix::fs::futimens(&file, &times(entry)).map_err(failed("set the times"))
     }
 
-    /// Links to an entry this layer has made. The last component of the target is not followed.
+    /// Links to an entry of this layer. The last component of the target is not followed.
     fn make_hardlink(
         &mut self,
         entry: &Entry,
@@ -278,13 +278,13 @@ impl Applier {
             .map_err(failed("make a hard link"))
     }
 
-    /// Takes away what is in the way of a new entry.
+    /// Removes the entry that a new one replaces.
     fn clear(&mut self, path: &CleanPath, name: &CString, there: Option<Stat>) -> Result<()> {
         let Some(there) = there else {
             return Ok(());
         };
         if self.applied.whiteouts.remove(path) {
-            // The name of lower layers stays hidden: a file covers it, a directory must say so.
+            // The name in lower layers stays hidden: a file covers it, a directory needs a mark.
             self.applied.opaque.insert(path.clone());
         }
         if is(&there, FileType::Directory) {
@@ -295,7 +295,7 @@ impl Applier {
         remove_tree(self.here(), name).map_err(failed("replace an entry"))
     }
 
-    /// Makes `dir` the current directory, with all that leads to it.
+    /// Makes `dir` the current directory, with its missing parents.
     fn enter(&mut self, dir: &CleanPath) -> Result<()> {
         if self.last.as_ref().is_some_and(|(last, _)| last == dir) {
             return Ok(());
@@ -310,7 +310,7 @@ impl Applier {
             }
         };
         rustix::process::fchdir(&fd).map_err(failed("enter a directory"))?;
-        // The way that led here may have been shorter, by links.
+        // Links may have made the real path shorter.
         self.depth = match rustix::process::getcwd(Vec::new()) {
             Ok(path) if path.as_bytes() == b"/" => 0,
             Ok(path) => path.as_bytes().iter().filter(|b| **b == b'/').count(),
@@ -331,7 +331,7 @@ impl Applier {
         Err(io::Error::other(why))
     }
 
-    /// Makes the missing directories of a path, following symlinks of this layer inside it.
+    /// Makes the missing directories of a path; follows symlinks of this layer inside it.
     fn make_parents(&mut self, dir: &CleanPath, links: &mut u32) -> Result<()> {
         for path in dir.prefixes() {
             if self.open_dir(&path).is_ok() {
@@ -398,7 +398,7 @@ impl Applier {
         }
     }
 
-    /// Of a fifo the device's number is 0.
+    /// Makes a device or a fifo, whose device number is 0.
     fn make_node(
         &self,
         entry: &Entry,

@@ -1,7 +1,7 @@
-//! The files of an archive of images, for the daemon to read in any order.
+//! Writes the files of an image archive for the daemon, which reads them in any order.
 //!
-//! The blobs of an archive come in any order, its index often last. Each file is named by its number:
-//! no name of the archive reaches the file system.
+//! The blobs of an archive come in any order, its index often last. Each file is named by its
+//! number: no name in the archive reaches the file system.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -17,26 +17,26 @@ use crate::image::digest::{Digest, HashingReader};
 
 /// Files and links in one archive: a few per layer.
 const ENTRIES_MAX: usize = 20_000;
-/// Bytes of all names together: the daemon keeps them while it imports.
+/// Bytes of all names: the daemon keeps them during an import.
 const NAMES_MAX: usize = 2 << 20;
 
 /// An entry of an archive, in its order; a later one of the same path replaces it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Listed {
-    /// From the archive's top, cleaned. Names that are not text stand for themselves only by their digests.
+    /// Cleaned, from the archive's top. A name that is not text is found by its digest only.
     pub path: String,
     pub content: Content,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Content {
-    /// Its name is the number of files before it.
+    /// Named by the number of files before it.
     File(Digest),
-    /// To another path of the archive.
+    /// Another path of the archive.
     Link(String),
 }
 
-/// Writes the files of the archive to numbered ones in `dir`; more than `max` bytes of it are an error.
+/// Writes the archive's files to numbered ones in `dir`; more than `max` bytes are an error.
 pub(super) fn read(input: impl Read, dir: &Path, max: u64) -> io::Result<Vec<Listed>> {
     let mut tar = Reader::new(decode::bounded(input, max, decode::ARCHIVE)?);
     let (mut listed, mut files, mut names) = (Vec::new(), 0, 0);

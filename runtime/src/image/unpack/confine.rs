@@ -1,8 +1,8 @@
-//! Shuts the unpack helper in, before it reads the first byte of a layer.
+//! Confines the unpack helper before it reads the first byte of a layer.
 //!
-//! What is left to it: its three streams, its directory as its root, and the system calls that work on files and memory; for
-//! a layer also the six capabilities by which files of other owners and kinds are made, and the calls that make trees. It
-//! starts no process, reaches no network, and is as good a victim for the OOM killer as anybody.
+//! It keeps its three streams, its directory as its root, and system calls on files and memory. For
+//! a layer it also keeps the six capabilities that make files of other owners and types, and the
+//! calls that make trees. It starts no process, reaches no network, and has an ordinary OOM score.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,24 +16,24 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 /// Address space of the helper: two zstd windows, and room for long lists of directories.
 const MEMORY_MAX: u64 = 768 << 20;
-/// Descriptors at a time: a few streams, and two directories.
+/// Concurrent descriptors: a few streams, and two directories.
 const FILES_MAX: u64 = 64;
-/// The first of the ids of helpers: of no account, no container and no range of either. A user of 65534 is many.
+/// The first id of helpers, unused by accounts and containers. Many processes run as 65534.
 const HELPERS: u32 = 0x7a00_0000;
 
-/// What the helper may do in its directory.
+/// Rights of the helper in its directory.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Rights {
     /// Make trees of any owner and kind.
     Trees,
-    /// Make, write and read files of its own.
+    /// Make, write and read its own files.
     OwnFiles,
 }
 
-/// Shuts the process in; what it can reach afterwards is its directory and its three streams. No file grows beyond `bytes`.
+/// Confines the process to its directory and its three streams. No file grows beyond `bytes`.
 pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<OwnedFd> {
-    // Raising it is allowed to everybody; the daemon's protection is its own.
-    let _already_higher = std::fs::write("/proc/self/oom_score_adj", "0");
+    // Raising it needs no privilege; the protection of the daemon is not for the helper.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0"); // fails if it is higher already
     let limits = [
         (Resource::As, MEMORY_MAX),
         (Resource::Core, 0),
@@ -68,7 +68,7 @@ pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<Owne
         }
     };
     drop_to(id, keep)?;
-    // Another user's processes are undumpable by themselves, unless the host's fs.suid_dumpable says otherwise.
+    // A changed user makes a process undumpable, unless the host's fs.suid_dumpable overrides it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let root = File::open("/")?.into();
     seccompiler::apply_filter(&filter(rights).map_err(io::Error::other)?)
@@ -76,17 +76,17 @@ pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<Owne
     Ok(root)
 }
 
-/// An id that no other process has, which could send signals or set limits.
+/// An id that no other process has: one of the same id could send signals or set limits.
 fn own_id() -> io::Result<u32> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random[1..], rustix::rand::GetRandomFlags::empty())?;
     Ok(HELPERS | u32::from_be_bytes(random))
 }
 
-/// A network namespace with nothing in it: no address to reach, no abstract socket to find.
+/// An empty network namespace: no reachable address, no abstract socket.
 #[expect(
     deprecated,
-    reason = "the successor is unsafe for CLONE_FILES, which is not asked for here"
+    reason = "the successor is unsafe for CLONE_FILES, which is not used here"
 )]
 fn leave_network() -> io::Result<()> {
     Ok(rustix::thread::unshare(
@@ -110,7 +110,7 @@ fn drop_to(id: u32, keep: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// What makes trees of files of any kind, and works on paths in them.
+/// Calls that make trees of files of any type, and work on paths in them.
 const TREES: &[i64] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
@@ -150,7 +150,7 @@ const TREES: &[i64] = &[
     libc::SYS_umask,
 ];
 
-/// What works on open files and opens them; memory; the end.
+/// Calls that open files and use them, manage memory, and end the process.
 const CALLS: &[i64] = &[
     libc::SYS_read,
     libc::SYS_readv,
@@ -171,7 +171,7 @@ const CALLS: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_sendfile,
     libc::SYS_splice,
-    // Memory, and what a runtime does by itself.
+    // Memory, and calls of the language runtime.
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_mremap,
@@ -194,7 +194,7 @@ const CALLS: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// All but these calls fails with EPERM.
+/// Allows these calls; all others fail with EPERM.
 fn filter(rights: Rights) -> Result<BpfProgram, String> {
     let arch: TargetArch = std::env::consts::ARCH
         .try_into()

@@ -1,5 +1,5 @@
-//! Decompression by what the bytes are, not by what a registry calls them (CRI-403), with a bound
-//! on how much a small blob may become.
+//! Decompression by content, not by the media type (CRI-403), with a bound on the expansion of a
+//! small blob.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,16 +8,16 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 
 const BUFFER: usize = 64 * 1024;
-/// Largest window that a zstd frame may ask for, as a power of two: for a layer zstd's own limit, which
-/// `--ultra` reaches and other runtimes take; for an archive the one that every decoder must support.
+/// Largest window of a zstd frame, as a power of two. For a layer zstd's own limit, which `--ultra`
+/// reaches and other runtimes accept; for an archive the one that every decoder must support.
 pub const LAYER: u32 = 27;
 pub const ARCHIVE: u32 = 23;
-/// Below this size any ratio is fine.
+/// Below this size any ratio is allowed.
 const RATIO_FREE: u64 = 1 << 30;
-/// Beyond it: a little more than the best that gzip can do, so only crafted zstd exceeds it.
+/// Above it: a little more than gzip's best, so that only crafted zstd exceeds it.
 const RATIO_MAX: u64 = 1100;
 
-/// The plain bytes of a stream that is gzip, zstd or plain; more than `max` are an error, and so is a
+/// The plain bytes of a gzip, zstd or plain stream. More than `max` bytes are an error, and so is a
 /// larger window than `window`.
 pub fn bounded<'a>(input: impl Read + 'a, max: u64, window: u32) -> io::Result<impl Read + 'a> {
     let went_in = Rc::new(Cell::new(0));
@@ -38,18 +38,18 @@ pub fn bounded<'a>(input: impl Read + 'a, max: u64, window: u32) -> io::Result<i
 /// The same without a bound: for [`bounded`], and for tests.
 pub fn decoder<'a>(input: impl Read + 'a, window: u32) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
-    // A pipe may give its first bytes singly; the first buffer decides only with four of them.
+    // A pipe may give its first bytes singly, but the decision needs four of them.
     let mut head = Vec::new();
     input.by_ref().take(4).read_to_end(&mut head)?;
-    let whole = BufReader::with_capacity(BUFFER, io::Cursor::new(head.clone()).chain(input));
+    let complete = BufReader::with_capacity(BUFFER, io::Cursor::new(head.clone()).chain(input));
     Ok(match head[..] {
-        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(whole, window)?,
-        // A skippable frame, as chunked zstd images may begin with.
-        [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(whole, window)?,
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(complete)),
+        [0x28, 0xb5, 0x2f, 0xfd] => zstd_decoder(complete, window)?,
+        // A skippable frame, which may start a chunked zstd image.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18] => zstd_decoder(complete, window)?,
         [0xfd, b'7', b'z', b'X'] => return Err(unsupported("xz")),
         [b'B', b'Z', b'h', ..] => return Err(unsupported("bzip2")),
-        _ => Box::new(whole),
+        _ => Box::new(complete),
     })
 }
 
@@ -59,7 +59,7 @@ fn zstd_decoder<'a>(input: impl BufRead + 'a, window: u32) -> io::Result<Box<dyn
     Ok(Box::new(Zstd { decoder, window }))
 }
 
-/// Names the bound of the window in each error: zstd's own says only "too much memory".
+/// Adds the bound of the window to each error: zstd's own is only "too much memory".
 struct Zstd<R> {
     decoder: R,
     window: u32,
@@ -81,7 +81,7 @@ fn unsupported(what: &str) -> io::Error {
     )
 }
 
-/// Counts bytes that pass.
+/// Counts the bytes that pass.
 struct Counted<R> {
     inner: R,
     count: Rc<Cell<u64>>,
@@ -95,7 +95,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Fails when more comes out than `max`, or out of all proportion to what went in (CRI-444).
+/// Fails if the output exceeds `max`, or is out of proportion to the input (CRI-444).
 struct Bounded<R> {
     inner: R,
     went_in: Rc<Cell<u64>>,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_zstd_and_plain_are_told_apart_by_their_bytes() {
+    fn gzip_zstd_and_plain_are_distinguished_by_their_bytes() {
         let text = b"the same bytes".repeat(1000);
         let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gz.write_all(&text).unwrap();

@@ -1,18 +1,18 @@
-//! What an image, and so a helper, may make at most.
+//! Limits of an image, and so of a helper.
 
-/// Paths in the lists of a report together: what the daemon has left to do for one layer.
+/// Paths in all lists of a report: the daemon's remaining work for one layer.
 pub const REPORTED_MAX: usize = 200_000;
 
-/// Sums of files in a report; the daemon reads the files that come later once more.
+/// Sums in a report; the daemon reads any further files once more.
 pub const SUMS_MAX: usize = 500_000;
 
-/// What one image may come to, unpacked; a helper is given what is left of it for one layer.
+/// Limits of one unpacked image; a helper gets the remainder for one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeBounds {
-    /// Of an image: bytes on disk. Of a layer: of the uncompressed archive, too.
+    /// Bytes on disk of an image; for a layer, also of the uncompressed archive.
     pub bytes: u64,
-    /// Inodes that are made; entries of the archive, too.
+    /// Inodes; also entries of the archive.
     pub files: u64,
-    /// Directories in each other.
+    /// Nested directories.
     pub depth: u32,
 }

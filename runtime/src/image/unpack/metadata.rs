@@ -19,7 +19,7 @@ pub(super) fn failed(step: &'static str) -> impl Fn(Errno) -> io::Error {
     }
 }
 
-/// Owner, then attributes (a change of owner drops capabilities), then mode (it drops setuid too).
+/// Sets owner, then attributes (a new owner drops capabilities), then mode (it drops setuid too).
 pub(super) fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
     let (uid, gid) = owner(entry);
     rustix::fs::fchown(&fd, uid, gid).map_err(failed("set the owner"))?;
@@ -29,7 +29,7 @@ pub(super) fn metadata(entry: &Entry, fd: impl AsFd) -> Result<()> {
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode)).map_err(failed("set the mode"))
 }
 
-/// Sets each attribute by `set`; `special` is what is neither file nor directory.
+/// Sets each attribute by `set`; `special`: neither a file nor a directory.
 pub(super) fn attributes(
     entry: &Entry,
     special: bool,
@@ -39,18 +39,18 @@ pub(super) fn attributes(
     applied.try_for_each(|(key, value)| tolerate(key, set(key, value), special))
 }
 
-/// `trusted.*` is overlayfs's own language (a redirect would reach into other layers), as
-/// `user.overlay.*` is: an image must not speak it.
+/// `trusted.*` and `user.overlay.*` control overlayfs (a redirect would reach into other layers):
+/// an image must not set them.
 fn is_applied(key: &[u8]) -> bool {
     !key.starts_with(b"trusted.") && !key.starts_with(b"user.overlay.")
 }
 
-/// What the file system cannot hold is left out, as every runtime does (CRI-443).
+/// Ignores attributes that the file system does not support, as every runtime does (CRI-443).
 fn tolerate(key: &[u8], set: rustix::io::Result<()>, special: bool) -> Result<()> {
     match set {
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(Errno::PERM) if special && key.starts_with(b"user.") => Ok(()),
-        // Labels are the host's business; without the capability for them they are not set.
+        // Labels are the host's; without the capability for them they are not set.
         Err(Errno::PERM) if key.starts_with(b"security.selinux") => Ok(()),
         Err(e) => {
             let (key, cause) = (String::from_utf8_lossy(key), io::Error::from(e));
@@ -77,7 +77,7 @@ pub(super) fn times(entry: &Entry) -> Timestamps {
     }
 }
 
-/// Copies a file's content, leaving holes where whole pages are zero. Returns bytes on disk, and the content's sum.
+/// Copies a file's content, with holes for zero chunks. Returns bytes on disk and the sum.
 pub(super) fn copy_sparsely(
     data: &mut impl Read,
     file: &mut File,

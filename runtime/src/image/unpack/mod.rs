@@ -1,16 +1,16 @@
-//! The unpack helper, `cairn unpack`: a short process that turns one layer's stream into a tree, or an
-//! archive of images into numbered files.
+//! The unpack helper, `cairn unpack`: a short-lived process that turns one layer's stream into a
+//! tree, or an image archive into numbered files.
 //!
 //! ```text
 //! stdin   the layer as transferred, or the archive: gzip, zstd or plain tar
-//! stdout  JSON, the `Report` or a list of `Listed`, when all of it went well
-//! stderr  one line saying why, else
+//! stdout  JSON on success: the `Report` or a list of `Listed`
+//! stderr  one line with the reason on failure
 //! ```
 //!
-//! It shuts itself in before it reads the first byte (`confine.rs`): chroot to its directory, a
-//! network namespace of its own with nothing in it, no user that owns anything, for a layer six
-//! capabilities, a filter of system calls, bounds on memory, processes, descriptors and file size. The
-//! daemon gives it nothing else and believes only the report's form.
+//! It confines itself before it reads the first byte (`confine.rs`): chroot to its directory, an
+//! empty network namespace, a user that owns nothing, for a layer six capabilities, a system call
+//! filter, and bounds on memory, processes, descriptors and file size. The daemon gives it nothing
+//! else and trusts only the form of its report.
 
 pub mod apply;
 pub mod archive;
@@ -39,18 +39,18 @@ use confine::Rights;
 use limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
 use path::CleanPath;
 
-/// What the helper is given, its first argument.
+/// The kind of input, the helper's first argument.
 pub const LAYER: &str = "layer";
 pub const ARCHIVE: &str = "archive";
-/// The report is a few numbers, three lists of paths, and one of sums, of up to 8 MB.
+/// A report has a few numbers, three lists of paths, and one of sums, of up to 8 MB.
 pub const REPORT_MAX: u64 = 24 << 20;
-/// An inode and a sum.
+/// Bytes of an inode and a sum.
 const SUM: usize = 12;
 
-/// Report of the helper. Paths are bytes, so the lists are base64 of NUL-terminated paths.
+/// Report of the helper. Paths are bytes: the lists are base64 of NUL-terminated paths.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Digest of the uncompressed archive, all of it.
+    /// Digest of the complete uncompressed archive.
     pub diff_id: Digest,
     pub inodes: u64,
     pub disk_bytes: u64,
@@ -61,7 +61,7 @@ pub struct Report {
     sums: String,
 }
 
-/// What of a report is looked at first.
+/// The part of a report that is read first.
 #[derive(Debug, Deserialize)]
 pub struct Summary {
     pub diff_id: Digest,
@@ -70,7 +70,7 @@ pub struct Summary {
 }
 
 impl Report {
-    /// Directories that take their attributes from lower layers, shallowest first (CRI-442).
+    /// Directories that get their attributes from lower layers, shallowest first (CRI-442).
     pub fn implied(&self) -> Result<Vec<CleanPath>, String> {
         paths(&self.implied)
     }
@@ -80,7 +80,7 @@ impl Report {
         paths(&self.whiteouts)
     }
 
-    /// Directories to be marked opaque.
+    /// Directories to mark as opaque.
     pub fn opaque(&self) -> Result<Vec<CleanPath>, String> {
         paths(&self.opaque)
     }
@@ -135,7 +135,6 @@ fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
 const USAGE: &str = "usage: unpack layer <directory> <max bytes> <max files> <max depth>, or \
                      unpack archive <directory> <max bytes>";
 
-/// What the helper has to do.
 enum Work {
     Layer(TreeBounds),
     /// Bytes of the uncompressed archive.

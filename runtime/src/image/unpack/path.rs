@@ -1,11 +1,10 @@
-//! Names in a layer: cleaned, confined, and told apart from whiteouts. Pure.
+//! Names in a layer: cleaned, confined, and distinguished from whiteouts. Pure.
 
-/// Longest path taken from an archive; the kernel's own limit.
+/// Longest accepted path; the kernel's own limit.
 pub const PATH_MAX: usize = 4096;
 /// Longest single name.
 const NAME_MAX: usize = 255;
 
-/// Error of a name in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
     #[error("the name contains a NUL byte")]
@@ -22,8 +21,8 @@ pub enum BadPath {
 pub struct CleanPath(Vec<u8>);
 
 impl CleanPath {
-    /// Cleans a name as written in an archive: absolute names start at the root, and `..` at the
-    /// root stays there, as in a chroot (CRI-444).
+    /// Cleans a name of an archive: absolute names start at the root, and `..` at the root stays
+    /// there, as in a chroot (CRI-444).
     pub fn new(raw: &[u8]) -> Result<Self, BadPath> {
         if raw.contains(&0) {
             return Err(BadPath::Nul);
@@ -51,7 +50,7 @@ impl CleanPath {
         self.0.is_empty()
     }
 
-    /// Directory and last component; none for the root.
+    /// Directory and last component; `None` for the root.
     pub fn split(&self) -> Option<(CleanPath, &[u8])> {
         if self.is_root() {
             return None;
@@ -62,7 +61,7 @@ impl CleanPath {
         })
     }
 
-    /// What opens this path from the root's descriptor.
+    /// The name that opens this path from the root's descriptor.
     pub fn for_open(&self) -> &[u8] {
         if self.is_root() { b"." } else { &self.0 }
     }
@@ -75,17 +74,17 @@ impl CleanPath {
     /// The directories on the way to this path, shallowest first, itself included.
     pub fn prefixes(&self) -> impl Iterator<Item = CleanPath> + '_ {
         let ends = (0..self.0.len()).filter(|at| self.0[*at] == b'/');
-        let whole = (!self.is_root()).then_some(self.0.len());
-        ends.chain(whole)
-            .map(|end| CleanPath(self.0[..end].to_vec()))
+        let end = (!self.is_root()).then_some(self.0.len());
+        ends.chain(end).map(|end| CleanPath(self.0[..end].to_vec()))
     }
 }
 
-/// An entry's path by its directory's, which is empty for the root.
+/// Joins a name to its directory's path, which is empty for the root.
 pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    match dir.is_empty() {
-        true => name.to_vec(),
-        false => [dir, b"/", name].concat(),
+    if dir.is_empty() {
+        name.to_vec()
+    } else {
+        [dir, b"/", name].concat()
     }
 }
 
@@ -94,11 +93,11 @@ pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
 pub enum Meaning<'a> {
     /// An entry to make.
     Entry,
-    /// `name` of lower layers is hidden.
+    /// Hides `name` of lower layers.
     Whiteout(&'a [u8]),
-    /// Everything of lower layers in this directory is hidden.
+    /// Hides all content of lower layers in this directory.
     Opaque,
-    /// Bookkeeping of an old driver; nothing to make.
+    /// Bookkeeping of an old driver, which is ignored.
     Ignored,
 }
 

@@ -1,9 +1,9 @@
-//! A reader of tar streams: ustar, GNU long names, PAX. Nothing is trusted, everything is bounded.
+//! A reader of tar streams: ustar, GNU long names, PAX. It trusts nothing and bounds everything.
 //!
-//! Our own because the `tar` crate splits PAX records at newlines, so that an extended attribute
-//! whose value has a byte 0x0a (file capabilities do) is lost, and a `size` record behind it with
-//! it; and because it holds long names and PAX blocks of any size in memory. Sparse entries, which
-//! no image builder writes, are refused by name.
+//! The `tar` crate does not fit: it splits PAX records at newlines, so that it loses an extended
+//! attribute whose value has a byte 0x0a (as file capabilities do) and a `size` record behind it;
+//! and it keeps long names and PAX blocks of any size in memory. Sparse entries, which no image
+//! builder writes, are refused by name.
 
 use std::io::{self, Read};
 
@@ -13,20 +13,19 @@ const BLOCK: usize = 512;
 /// A PAX block or a long name: attributes of one file are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
 
-/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,
     Dir,
     Symlink,
-    /// `link` names an entry of the same archive.
+    /// `link` is an entry of the same archive.
     Hardlink,
     Char,
     Block,
     Fifo,
 }
 
-/// One entry; its data is read from the `Reader` before the next is asked for.
+/// One entry; its data must be read from the `Reader` before the next entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub kind: Kind,
@@ -44,7 +43,7 @@ pub struct Entry {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Records that stand before an entry and change it.
+/// Records before an entry that change it.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -58,7 +57,7 @@ struct Extension {
 
 pub struct Reader<R> {
     inner: R,
-    /// Bytes of the current entry's data not yet read, and the padding behind them.
+    /// Unread bytes of the current entry's data, and the padding behind them.
     data: u64,
     padding: u64,
 }
@@ -76,7 +75,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next entry, or none at the end of the archive. What is left of the last one is skipped.
+    /// The next entry, or `None` at the end of the archive. Skips the rest of the last one.
     pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
         let mut extension = Extension::default();
         loop {
@@ -90,7 +89,7 @@ impl<R: Read> Reader<R> {
                 b'x' => extension.read_pax(&self.extension(size)?)?,
                 b'L' => extension.path = Some(until_nul(&self.extension(size)?).to_vec()),
                 b'K' => extension.link = Some(until_nul(&self.extension(size)?).to_vec()),
-                // A comment on all that follows; image builders put nothing into it that counts.
+                // A global comment; image builders put nothing relevant into it.
                 b'g' => self.set_data(size)?,
                 _ => return self.entry(&header, size, extension).map(Some),
             }
@@ -121,7 +120,7 @@ impl<R: Read> Reader<R> {
         if path.is_empty() {
             path = b".".to_vec();
         }
-        // Only files have data; a size on anything else is noise that every tool ignores.
+        // Only files have data; every tool ignores a size on other entries.
         let size = if kind == Kind::File {
             ext.size.unwrap_or(size)
         } else {
@@ -149,8 +148,8 @@ impl<R: Read> Reader<R> {
     }
 
     fn set_data(&mut self, size: u64) -> io::Result<()> {
-        let whole = size.checked_next_multiple_of(BLOCK as u64);
-        self.padding = whole.ok_or_else(|| bad("entry size out of range"))? - size;
+        let padded = size.checked_next_multiple_of(BLOCK as u64);
+        self.padding = padded.ok_or_else(|| bad("entry size out of range"))? - size;
         self.data = size;
         Ok(())
     }
@@ -164,7 +163,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next header; none at a zero block or at a clean end of the stream.
+    /// The next header; `None` at a zero block or at a clean end of the stream.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK]>> {
         let mut block = Vec::with_capacity(BLOCK);
         (&mut self.inner)
@@ -173,8 +172,8 @@ impl<R: Read> Reader<R> {
         if block.is_empty() {
             return Ok(None);
         }
-        let whole = <[u8; BLOCK]>::try_from(block);
-        let block = whole.map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        let block = <[u8; BLOCK]>::try_from(block);
+        let block = block.map_err(|_| io::ErrorKind::UnexpectedEof)?;
         if block.iter().all(|b| *b == 0) {
             return Ok(None);
         }
@@ -224,8 +223,8 @@ impl<R: Read> Read for Reader<R> {
 }
 
 impl Extension {
-    /// Records of `<length> <key>=<value>\n`; the length counts itself, and the value may hold
-    /// anything, newlines too.
+    /// Reads records of `<length> <key>=<value>\n`. The length counts itself; the value may contain
+    /// anything, also newlines.
     fn read_pax(&mut self, mut block: &[u8]) -> io::Result<()> {
         let malformed = || bad("malformed extended header");
         while !block.is_empty() {
@@ -278,7 +277,7 @@ impl Extension {
 
 fn header_path(h: &[u8; BLOCK]) -> Vec<u8> {
     let name = until_nul(&h[..100]);
-    // GNU archives ("ustar " with a space) keep other things where ustar has the prefix.
+    // GNU archives ("ustar " with a space) have other data in the place of the prefix.
     let prefix = if &h[257..263] == b"ustar\0" {
         until_nul(&h[345..500])
     } else {

@@ -1,5 +1,5 @@
-//! A layer's tree held against its inventory: what is missing, what has changed, what is there besides. Reads each content
-//! once, follows nothing, and goes where the inventory leads, whatever the tree has become.
+//! Compares a layer's tree with its inventory: missing, changed and additional entries. Reads each
+//! content once, follows no link, and walks only the inventory's paths.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -19,34 +19,33 @@ use crate::image::progress::Progress;
 use crate::image::store::layer_record::INVENTORY;
 use crate::walk::{IMAGE_DEPTH_MAX, Mounts, Up, Way, count};
 
-/// Damages of a layer that are told; the rest is counted.
-const TOLD_MAX: usize = 20;
+/// The most reported damages of a layer; further ones are counted.
+const REPORTED_MAX: usize = 20;
 /// Bytes of a path that are reported.
 const PATH_MAX: usize = 16 << 10;
 /// Files with several names whose sums are remembered.
 const LINKED_MAX: usize = 100_000;
 
-/// How far it is, and whether anybody still wants to know.
+/// Progress of a verification, and whether its caller has left.
 pub struct Watch<'a> {
     pub progress: &'a Progress,
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-/// What was found of one layer.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Entries that were looked at.
+    /// Checked entries.
     pub entries: u64,
-    /// Paths as they are in the layer, empty for the layer itself, with what is wrong there.
+    /// Paths in the layer, empty for the layer itself, each with its damage.
     pub damages: Vec<(String, String)>,
-    /// Damages that are not among those.
-    pub untold: u64,
+    /// Number of further damages.
+    pub omitted: u64,
 }
 
 impl Found {
     pub(crate) fn damage(&mut self, path: &[u8], why: String) {
-        if self.damages.len() == TOLD_MAX {
-            self.untold += 1;
+        if self.damages.len() == REPORTED_MAX {
+            self.omitted += 1;
             return;
         }
         let shown = String::from_utf8_lossy(&path[..path.len().min(PATH_MAX)]);
@@ -54,8 +53,8 @@ impl Found {
     }
 }
 
-/// Holds `layer/fs` against `layer/tree`, whose digest is to be `digest`. Where the watch is over, what is
-/// found is worth nothing. None: the inventory is of another version.
+/// Compares `layer/fs` with `layer/tree`, whose digest must be `digest`. The result is meaningless
+/// if the watch is over. `None`: the inventory is of another version.
 pub(crate) fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Option<Found> {
     let mut check = Check {
         watch,
@@ -80,12 +79,12 @@ struct Check<'a> {
     linked: HashMap<u64, u32>,
 }
 
-/// A directory on the way to the entries that come now.
+/// A directory on the path of the next entries.
 struct Level {
-    /// Bytes of its path.
+    /// Length of its path.
     path: usize,
-    /// Of its entries, those that are there; none where it is not there itself, which was reported where its parent's
-    /// entries came.
+    /// Number of its entries that exist; `None` if it does not exist itself, which was reported
+    /// with its parent's entries.
     present: Option<u64>,
 }
 
@@ -117,7 +116,7 @@ impl Check<'_> {
                     path.truncate(level.path);
                     if let Some(present) = level.present {
                         self.end(&way, &path, present)?;
-                        // Nothing moves what is in a layer but a damaged disk.
+                        // Only a damaged disk moves the content of a layer.
                         if way.up() == Up::Elsewhere {
                             return Err(Errno::STALE.into());
                         }
@@ -156,7 +155,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether the directory is there.
+    /// Enters a directory; false if it is missing.
     fn down(&mut self, way: &mut Way, name: &CStr, path: &[u8]) -> bool {
         match way.down(name) {
             Ok(()) => true,
@@ -169,7 +168,7 @@ impl Check<'_> {
         }
     }
 
-    /// Tells of names that the directory has and the inventory has not.
+    /// Reports names that the directory has and the inventory lacks.
     fn end(&mut self, way: &Way, path: &[u8], present: u64) -> io::Result<()> {
         match count(way.here()?) {
             Ok(there) if there > present => {
@@ -187,7 +186,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether the entry is there at all.
+    /// Checks an entry; false if it is missing.
     fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &[u8], want: &Facts) -> bool {
         self.found.entries += 1;
         let stat = match fsutil::stat(dir, name) {
@@ -233,9 +232,10 @@ impl Check<'_> {
                 let watch = self.watch;
                 sum::of_file(&file, want.size, &mut |bytes| {
                     watch.progress.add(bytes);
-                    match (watch.is_over)() {
-                        true => Err(io::ErrorKind::Interrupted.into()),
-                        false => Ok(()),
+                    if (watch.is_over)() {
+                        Err(io::ErrorKind::Interrupted.into())
+                    } else {
+                        Ok(())
                     }
                 })?
             }

@@ -1,4 +1,4 @@
-//! Trees that are damaged in every way, against their inventories.
+//! Damaged trees of every kind, against their inventories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// What `make` makes, and its inventory.
+    /// A tree made by `make`, with its inventory.
     fn of(make: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fs = dir.path().join("fs");
@@ -77,7 +77,7 @@ fn a_tree_as_it_was_is_sound_and_every_entry_of_it_was_looked_at() {
 }
 
 #[test]
-fn each_kind_of_damage_is_told_with_its_path() {
+fn each_kind_of_damage_is_reported_with_its_path() {
     type Break = fn(&Tree);
     let cases: [(&str, &str, Break); 11] = [
         ("usr/empty", "is missing", |t| {
@@ -120,7 +120,7 @@ fn each_kind_of_damage_is_told_with_its_path() {
         ),
         ("usr", "is a symlink, and was a directory", |t| {
             fs::remove_dir_all(t.fs("usr")).unwrap();
-            // What lies behind it is none of the layer's.
+            // The content behind it is not the layer's.
             symlink("/", t.fs("usr")).unwrap();
         }),
         ("", "has mode 700, and had 755", |t| {
@@ -136,7 +136,7 @@ fn each_kind_of_damage_is_told_with_its_path() {
 }
 
 #[test]
-fn a_flipped_bit_is_told_under_each_name_of_the_file_and_a_cut_one_by_its_bytes() {
+fn a_flipped_bit_is_reported_under_each_name_of_the_file_and_a_cut_one_by_its_bytes() {
     let tree = small();
     let mut content = fs::read(tree.fs("usr/bin/tool")).unwrap();
     content[9_999] ^= 1;
@@ -150,7 +150,7 @@ fn a_flipped_bit_is_told_under_each_name_of_the_file_and_a_cut_one_by_its_bytes(
 }
 
 #[test]
-fn a_damaged_inventory_and_a_lost_tree_are_told() {
+fn a_damaged_inventory_and_a_lost_tree_are_reported() {
     let tree = small();
     let path = tree.dir.path().join("tree");
     let mut inventory = fs::read(&path).unwrap();
@@ -171,7 +171,7 @@ fn a_damaged_inventory_and_a_lost_tree_are_told() {
 }
 
 #[test]
-fn of_many_damages_the_first_are_told_and_the_rest_is_counted() {
+fn of_many_damages_the_first_are_reported_and_the_rest_is_counted() {
     let tree = Tree::of(|fs| {
         for n in 0..50 {
             fs::write(fs.join(n.to_string()), b"x").unwrap();
@@ -181,7 +181,7 @@ fn of_many_damages_the_first_are_told_and_the_rest_is_counted() {
         fs::remove_file(tree.fs(&n.to_string())).unwrap();
     }
     let found = tree.found();
-    assert_eq!((found.damages.len(), found.untold), (TOLD_MAX, 30));
+    assert_eq!((found.damages.len(), found.omitted), (REPORTED_MAX, 30));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_tree_that_became_deeper_than_any_stack_or_path_is_one_entry_too_many() {
 }
 
 #[test]
-fn a_tree_deeper_than_a_path_may_be_long_is_written_down_and_held_against_it() {
+fn a_tree_deeper_than_a_path_may_be_long_is_written_down_and_compared() {
     let name = "n".repeat(250);
     let below = |dir: &OwnedFd| {
         let name = std::ffi::CString::new(name.as_str()).unwrap();
@@ -234,7 +234,7 @@ fn nobody_waits_for_a_fifo_where_a_file_was() {
 }
 
 #[test]
-fn it_ends_when_nobody_wants_to_know() {
+fn it_ends_when_the_watch_is_over() {
     let tree = small();
     let progress = Progress::default();
     let watch = Watch {

@@ -1,5 +1,5 @@
-//! What there is to know of one entry of a layer's tree, by its directory's descriptor and its name. Nothing is followed,
-//! and nothing but a regular file is opened.
+//! Facts about one entry of a layer's tree, by its directory's descriptor and its name. Follows no
+//! link, and opens regular files only.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,23 +14,23 @@ use rustix::io::Errno;
 use super::sum;
 use crate::image::fsutil::{self, filled, is};
 
-/// Of one entry. The time is not in it: nobody's program fails for that.
+/// Facts about one entry. Times are left out: no program fails for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// Type and permissions.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Bytes of a file or of a symlink's target; the number of a device; else 0.
+    /// Bytes of a file or of a symlink's target; the number of a device; otherwise 0.
     pub size: u64,
-    /// Sum of the target or, unless that was left to the caller, of the content.
+    /// Sum of the target or, unless the caller computes it, of the content.
     pub content: u32,
     /// Sum of its extended attributes; 0 for none.
     pub attributes: u32,
 }
 
 impl Facts {
-    /// Of an entry that `stat` was just told of, but for a file's content.
+    /// Facts of an entry with this `stat`, without a file's content.
     pub(crate) fn look(dir: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> io::Result<Self> {
         let mut facts = Self {
             mode: stat.st_mode,
@@ -60,12 +60,12 @@ impl Facts {
         self.kind() == FileType::Directory
     }
 
-    /// Whether it has bytes that take a read to know.
+    /// Whether its content must be read.
     pub(crate) fn has_content(&self) -> bool {
         self.kind() == FileType::RegularFile && self.size > 0
     }
 
-    /// In what it differs from `want`, the content of files aside; in one line.
+    /// The first difference from `want`, except in the content of files, in one line.
     pub(crate) fn differs(&self, want: &Facts) -> Option<String> {
         if self.kind() != want.kind() {
             let (is, was) = (kind(self.kind()), kind(want.kind()));
@@ -106,10 +106,10 @@ fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// The sum of what hangs at an entry, in the order of the names. Labels (`security.*`) are the host's, but for
-/// capabilities.
+/// The sum of an entry's extended attributes, in the order of their names. Labels (`security.*`)
+/// are the host's, except capabilities.
 fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
-    // No call takes a directory's descriptor and a name; this path leads there, and the name is not followed.
+    // No call takes a directory's descriptor and a name; this path does the same, unfollowed.
     let shown = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string());
     let path: PathBuf = shown.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
     let all = match filled(|buffer| rustix::fs::llistxattr(&path, buffer)) {
@@ -129,17 +129,19 @@ fn attributes(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<u32> {
         summed.extend_from_slice(&(value.len() as u64).to_le_bytes());
         summed.extend_from_slice(&value);
     }
-    Ok(match summed.is_empty() {
-        true => 0,
-        false => sum::of(&summed),
+    Ok(if summed.is_empty() {
+        0
+    } else {
+        sum::of(&summed)
     })
 }
 
-/// A regular file, opened without waiting for anything; what has become something else meanwhile is an error.
+/// Opens a regular file without waiting; a file of another type is an error.
 pub(super) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     let file = fsutil::open_file(dir, name)?;
-    match is(&rustix::fs::fstat(&file)?, FileType::RegularFile) {
-        true => Ok(file),
-        false => Err(io::Error::other("is no regular file any more")),
+    if is(&rustix::fs::fstat(&file)?, FileType::RegularFile) {
+        Ok(file)
+    } else {
+        Err(io::Error::other("is not a regular file any more"))
     }
 }

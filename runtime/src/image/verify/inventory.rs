@@ -1,5 +1,5 @@
-//! The inventory of a layer's tree, written when the layer is committed: what `cairn image verify` holds the tree
-//! against. `layers/<n>/tree` beside `layers/<n>/fs`; its digest is in `layer.json`.
+//! The inventory of a layer's tree, written at the commit, with which `cairn image verify` compares
+//! the tree: `layers/<n>/tree` beside `layers/<n>/fs`. Its digest is in `layer.json`.
 //!
 //! ```text
 //! "cairn tree 2\n"
@@ -7,9 +7,10 @@
 //! 0                         the end of a directory's entries
 //! ```
 //!
-//! Integers are little-endian. What follows a directory are its entries, in any order, up to their end. So neither writer
-//! nor reader holds a tree, or a directory of it, in memory. A tree whose inventory would be too long, or that is deeper
-//! than an image may be, has none: an image that hostile cannot be verified.
+//! Integers are little-endian. A directory's entries follow it in any order, up to their end:
+//! neither writer nor reader keeps a tree or a directory in memory. A tree that is deeper than an
+//! image may be, or whose inventory would be too long, gets none: such a hostile image cannot be
+//! verified.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -27,16 +28,16 @@ use crate::image::fsutil;
 use crate::walk::{At, IMAGE_DEPTH_MAX, Limits, Mounts, Then, Visitor, walk};
 
 const HEAD: &[u8] = b"cairn tree 2\n";
-/// Bytes of an inventory.
+/// The longest inventory, in bytes.
 const BYTES_MAX: u64 = 256 << 20;
 const END: u8 = 0;
 const ENTRY: u8 = 1;
 
-/// Sums of files' contents by the files' inodes: what the unpack helper summed up as it wrote.
+/// Content sums by inode, as computed by the unpack helper.
 pub(crate) type Sums = HashMap<u64, u32>;
 
-/// Writes the inventory of the tree at `root`. Contents that are not among `sums` are read. Its digest, or none for a
-/// tree that is too large for one: `out` is worth nothing then.
+/// Writes the inventory of the tree at `root`; reads contents that are not in `sums`. Returns its
+/// digest, or `None` for a too large tree: `out` is useless then.
 pub(crate) fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result<Option<Digest>> {
     let mut writer = Writer {
         out: BufWriter::new(out),
@@ -60,7 +61,7 @@ pub(crate) fn write(root: BorrowedFd<'_>, sums: &Sums, out: &File) -> io::Result
     Ok(Some(writer.hasher.finish()))
 }
 
-/// Why a tree has no inventory.
+/// The reason why a tree has no inventory.
 enum Unwritten {
     TooLarge,
     Io(io::Error),
@@ -149,29 +150,29 @@ impl Writer<'_> {
     }
 }
 
-/// A line of an inventory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The root's name is empty. A directory's entries follow it.
     Entry(CString, Facts),
-    /// Of the entries of a directory.
+    /// The end of a directory's entries.
     End,
 }
 
-/// Reads an inventory whose digest is known to be right; another form is an error all the same, and one of another version
-/// `Unsupported`.
+/// Reads an inventory with a checked digest. A malformed one is an error all the same, one of
+/// another version `Unsupported`.
 pub(crate) struct Reader<R>(BufReader<R>);
 
 impl<R: Read> Reader<R> {
     pub(crate) fn new(input: R) -> io::Result<Self> {
         let mut reader = Self(BufReader::new(input));
-        match reader.bytes(HEAD.len())? == HEAD {
-            true => Ok(reader),
-            false => Err(io::ErrorKind::Unsupported.into()),
+        if reader.bytes(HEAD.len())? == HEAD {
+            Ok(reader)
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 
-    /// The next line, or none at the end.
+    /// The next line, or `None` at the end.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Line>> {
         let mut tag = [0];
         if self.0.read(&mut tag)? == 0 {
@@ -191,7 +192,7 @@ impl<R: Read> Reader<R> {
                 let name = CString::new(self.text()?).map_err(io::Error::other)?;
                 Ok(Some(Line::Entry(name, facts)))
             }
-            _ => Err(io::Error::other("has a line of no known form")),
+            _ => Err(io::Error::other("has an unknown kind of line")),
         }
     }
 
@@ -214,7 +215,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The digest of an inventory as it lies on the disk.
+/// The digest of an inventory on disk.
 pub(crate) fn digest(file: &File) -> io::Result<Digest> {
     let mut reader = HashingReader::new(file);
     io::copy(&mut reader, &mut io::sink())?;

@@ -1,11 +1,11 @@
-//! `cairn image verify`: what the store holds, held against what it should be; and the way for the next pull to mend it.
+//! `cairn image verify`: checks the store's content, so that the next pull can repair it.
 //!
 //! ```text
-//! records/<id>.json   its config has the digest that the id says
-//! layers/<n>          the tree has what its inventory says (compare.rs), once for all images that have the layer
+//! records/<id>.json   its config has the digest in the id
+//! layers/<n>          its tree matches its inventory (compare.rs), once for all images with it
 //! ```
 //!
-//! Reads what the disk has, at the speed of the disk, on the one thread of the caller.
+//! Reads from the disk, at its speed, on the caller's thread.
 
 pub(super) mod compare;
 mod entry_facts;
@@ -25,33 +25,32 @@ use crate::image::store::record::ImageRecord;
 use crate::image::store::recover::{ids_on_disk, is_of_another_version, read_one};
 use compare::{Found, Watch, compare};
 
-/// Damages of an image that are told; the rest is counted.
-const TOLD_MAX: usize = 100;
+/// The most reported damages of an image; further ones are counted.
+const REPORTED_MAX: usize = 100;
 
-/// Digits of an id that are enough to mean one.
+/// The fewest digits of an abbreviated id.
 const SHORTEST: usize = 4;
 
-/// What was found of an image.
 #[derive(Debug)]
 pub struct Verified {
     pub id: Digest,
-    /// Its tags, or else what it was pulled by.
+    /// Its tags, or else the digests that it was pulled by.
     pub names: Vec<String>,
     pub layers: usize,
-    /// Entries of its layers that were looked at.
+    /// Checked entries of its layers.
     pub entries: u64,
-    /// Layers that nothing is known of that they could be held against.
+    /// Layers without an inventory, which cannot be checked.
     pub unknown: usize,
     pub damages: Vec<Damage>,
-    /// Damages that are not among those.
+    /// Number of further damages.
     pub untold: u64,
-    /// The layers that are damaged, and where each was looked at; none for one that is missing.
+    /// Damaged layers, with the directory that was checked; `None` for a missing layer.
     damaged: BTreeMap<Digest, Option<PathBuf>>,
 }
 
 #[derive(Debug)]
 pub struct Damage {
-    /// The layer's chain id; none for the image's record.
+    /// The layer's chain id; `None` for the image's record.
     pub layer: Option<Digest>,
     /// In the layer; empty for the layer or the record itself.
     pub path: String,
@@ -60,9 +59,9 @@ pub struct Damage {
 
 impl Verified {
     fn damage(&mut self, layer: Option<&Digest>, path: &str, why: String) {
-        // At least one of each layer is told.
+        // At least one damage of each layer is reported.
         let is_more = self.damages.last().map(|last| last.layer.as_ref()) == Some(layer);
-        if is_more && self.damages.len() >= TOLD_MAX {
+        if is_more && self.damages.len() >= REPORTED_MAX {
             self.untold += 1;
             return;
         }
@@ -74,16 +73,16 @@ impl Verified {
     }
 }
 
-/// A layer that was looked at already; none: it cannot be verified.
+/// Checked layers; `None` if one cannot be verified.
 type Seen = HashMap<Digest, Option<Arc<Found>>>;
 
 impl Images {
-    /// Verifies these images, or all, and tells of each. Ends early where the watch is over. Blocking.
+    /// Verifies these images, or all, and reports each. Ends early if the watch is over. Blocking.
     pub fn verify(
         &self,
         ids: &[Digest],
         watch: &Watch,
-        tell: &mut dyn FnMut(Verified),
+        report: &mut dyn FnMut(Verified),
     ) -> Result<(), Error> {
         let store = &self.0.store;
         let records = records(store, ids)?;
@@ -98,13 +97,13 @@ impl Images {
                 return Ok(());
             }
             if let Some(verified) = verified {
-                tell(verified);
+                report(verified);
             }
         }
         Ok(())
     }
 
-    /// The image of this name or id, or of the beginning of one, also where its record cannot be read.
+    /// The image for this name, id or beginning of an id, even if its record is unreadable.
     pub fn resolve_damaged(&self, text: &str) -> Result<Option<Digest>, Error> {
         if let Some(image) = self.resolve(text)? {
             return Ok(Some(image.id.clone()));
@@ -115,8 +114,8 @@ impl Images {
         Ok(ids.pop().filter(|_| ids.is_empty()))
     }
 
-    /// Sets aside what is damaged, so that the next pull fetches it: the images are not here until then.
-    /// Gives the names of other images that go with it, or who is in the way, of which layer. Blocking.
+    /// Sets damaged layers aside for the next pull: their images are absent until then. Returns the
+    /// names of other affected images, or the layer that is needed and its users. Blocking.
     pub fn set_aside(&self, found: &Verified) -> Result<SetAside<String>, Error> {
         let store = &self.0.store;
         let images = match store.set_aside(&found.damaged)? {
@@ -129,14 +128,14 @@ impl Images {
         if is_known && read_one(&store.record_path(&found.id)).is_err() {
             store.forget(&found.id)?;
         } else if !is_known && !is_of_another_version(&store.record_path(&found.id)) {
-            // The store has not taken it in, for what is wrong with it.
+            // The store did not load it because of the damage.
             store.remove_unknown(&found.id)?;
         }
         Ok(SetAside::Away(others))
     }
 }
 
-/// Images by id, those of memory and those of the disk; none for one whose record cannot be read.
+/// Images by id, from memory and from disk; `None` for an unreadable record.
 fn records(
     store: &Store,
     ids: &[Digest],
@@ -156,7 +155,7 @@ fn records(
     Ok(records)
 }
 
-/// None if the image was removed meanwhile.
+/// Verifies one image; `None` if it was removed meanwhile.
 fn image(
     store: &Arc<Store>,
     id: &Digest,
@@ -166,7 +165,7 @@ fn image(
 ) -> Option<Verified> {
     let is_known = || store.get(id).is_some();
     let layers = record.map_or(&[][..], |record| &record.layers[..]);
-    // What only the disk has is held by nobody, and by this not let go of either.
+    // An image on disk only gets no hold: releasing the hold would remove its layers.
     let _hold = is_known().then(|| store.hold(layers));
     let mut verified = Verified {
         id: id.clone(),
@@ -204,14 +203,15 @@ fn image(
             verified.damage(Some(chain_id), path, why.clone());
         }
         verified.entries += found.entries;
-        verified.untold += found.untold;
+        verified.untold += found.omitted;
     }
     (is_known() || store.record_path(id).exists()).then_some(verified)
 }
 
 fn names(record: &ImageRecord) -> Vec<String> {
-    match record.repo_tags.is_empty() {
-        true => record.repo_digests.clone(),
-        false => record.repo_tags.clone(),
+    if record.repo_tags.is_empty() {
+        record.repo_digests.clone()
+    } else {
+        record.repo_tags.clone()
     }
 }

@@ -1,8 +1,8 @@
-//! Sums of files' contents, by which `verify` finds what a disk did to them.
+//! Sums of files' contents, by which `verify` finds damage by a disk.
 //!
-//! A CRC of all pages that are not zero, each run of them with its place: a hole and zeros are the same, and a file of a terabyte
-//! that is all hole is summed up at once. It is no proof against somebody who writes into the store: who can do that can
-//! write sums, too. The digests that a registry's word is held against are taken of what is transferred.
+//! A CRC of all nonzero pages, each run with its place: a hole equals zeros, and a sparse terabyte
+//! is summed at once. It does not protect against a writer in the store, who could also write sums.
+//! Digests that are compared with a registry's are computed of the transferred bytes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -13,20 +13,20 @@ use rustix::fs::Advice;
 use crate::image::fsutil::data_from;
 
 const PAGE: usize = 4096;
-/// Read at a time.
+/// Bytes per read.
 const CHUNK: usize = 128 << 10;
 
-/// A sum that is being made. A file without content has 0.
+/// A sum in progress; 0 for a file without content.
 #[derive(Default)]
 pub(crate) struct Sum {
     crc: Hasher,
     at: u64,
-    /// The page before was not zero: its place tells this one's.
+    /// The previous page was not zero: its place implies this one's.
     goes_on: bool,
 }
 
 impl Sum {
-    /// The next bytes: whole pages, but for the last ones.
+    /// The next bytes: complete pages, except at the end.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let is_zero = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
         let mut rest = bytes;
@@ -49,7 +49,7 @@ impl Sum {
         }
     }
 
-    /// As many zeros, whole pages of them but for the last ones.
+    /// So many zeros: complete pages, except at the end.
     pub(crate) fn skip(&mut self, zeros: u64) {
         self.at += zeros;
         self.goes_on &= zeros == 0;
@@ -60,20 +60,20 @@ impl Sum {
     }
 }
 
-/// The sum of bytes that are no file's.
+/// The sum of bytes outside a file.
 pub(crate) fn of(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// The sum of a file of `size` bytes, as the disk has it: what memory has of it is dropped before, and after, where that
-/// is possible. `read` is told of each piece, and may end it by an error.
+/// The sum of a file of `size` bytes as on disk: cached pages are dropped before and after, if
+/// possible. `read` is called for each piece, and may end it by an error.
 pub(crate) fn of_file(
     file: &File,
     size: u64,
     read: &mut dyn FnMut(usize) -> io::Result<()>,
 ) -> io::Result<u32> {
     let forget = || {
-        // A file system that does not know this gives what it has.
+        // A file system without support returns cached pages.
         let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
     };
     forget();
@@ -81,7 +81,7 @@ pub(crate) fn of_file(
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
     while let Some((start, end)) = data_from(file, at, size)? {
-        // What is no hole may begin or end within a page: of a file system with smaller blocks.
+        // With smaller blocks data may begin or end within a page.
         let start = start - start % PAGE as u64;
         let end = end.next_multiple_of(PAGE as u64).min(size);
         sum.skip(start - at);
@@ -134,9 +134,10 @@ mod tests {
         for pages in [1, 7, 32] {
             let mut sum = Sum::default();
             for piece in content.chunks(pages * PAGE) {
-                match piece.iter().all(|byte| *byte == 0) {
-                    true => sum.skip(piece.len() as u64),
-                    false => sum.add(piece),
+                if piece.iter().all(|byte| *byte == 0) {
+                    sum.skip(piece.len() as u64);
+                } else {
+                    sum.add(piece);
                 }
             }
             assert_eq!(sum.finish(), written, "{pages}");

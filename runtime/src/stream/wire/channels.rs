@@ -1,13 +1,13 @@
 //! Messages of the WebSocket protocols `channel.k8s.io` and their like: each belongs to one of
-//! several channels. Binary messages begin with the channel's number; in the base64 protocols
-//! messages are text, begin with the number as a digit, and go on in base64. From v5 on, the
-//! message `255 n` says that channel n is at its end.
+//! several channels. Binary messages begin with the channel's number. In the base64 protocols
+//! messages are text: the number as a digit, then base64. From v5 on, the message `255 n` ends
+//! channel n.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 
-/// The channels of exec and attach. Those of port-forward are 2n for the data of the n-th port,
-/// 2n+1 for its errors.
+/// The channels of exec and attach. In port-forward 2n is for the data of the n-th port, 2n+1 for
+/// its errors.
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
@@ -19,7 +19,6 @@ pub const MAX_CHANNELS: u8 = b'~' - b'0';
 
 const HALF_CLOSE: u8 = 255;
 
-/// Encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     pub base64: bool,
@@ -33,7 +32,7 @@ pub enum Incoming {
         channel: u8,
         bytes: Bytes,
     },
-    /// The client writes no more to this channel.
+    /// The client has ended this channel.
     End {
         channel: u8,
     },
@@ -49,7 +48,7 @@ pub enum Error {
 
 impl Format {
     /// # Errors
-    /// A message that the client's protocol does not have.
+    /// The message is invalid in the client's protocol.
     pub fn decode(self, message: &Bytes) -> Result<Incoming, Error> {
         let (&first, rest) = message.split_first().ok_or(Error::Empty)?;
         if self.base64 {

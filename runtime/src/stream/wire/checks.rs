@@ -1,4 +1,4 @@
-//! What must hold for any bytes.
+//! Properties of the wire parsers that hold for any bytes.
 
 use bytes::Bytes;
 use hyper::{
@@ -50,7 +50,7 @@ pub fn frames(mut data: &[u8]) {
     }
 }
 
-/// The first byte chooses the protocol, the others are one message.
+/// One message; the first byte selects the protocol.
 pub fn messages(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else {
         return;
@@ -66,7 +66,7 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// Pieces of a stream of sizes; a zero byte parts them.
+/// Pieces of a stream of sizes, separated by zero bytes.
 pub fn sizes(data: &[u8]) {
     let mut decoder = Decoder::default();
     for piece in data.split(|byte| *byte == 0) {

@@ -3,10 +3,10 @@
 
 use std::sync::OnceLock;
 
-/// Adler-32 of the dictionary; a zlib stream that needs it names it by this.
+/// Adler-32 of the dictionary, by which a zlib stream names it.
 pub const ADLER: u32 = 0xe3c6_a7c2;
 
-/// Between commas; each is preceded by its length.
+/// Separated by commas; each is preceded by its length.
 const WORDS: &str = concat!(
     "options,head,post,put,delete,trace,accept,accept-charset,accept-encoding,",
     "accept-language,accept-ranges,age,allow,authorization,cache-control,connection,",
@@ -19,7 +19,7 @@ const WORDS: &str = concat!(
     "keep-alive,origin",
 );
 
-/// Follows the words as it stands.
+/// Follows the words unchanged.
 const TAIL: &str = concat!(
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502",
     "504505203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Re",
@@ -30,7 +30,7 @@ const TAIL: &str = concat!(
     "max-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.",
 );
 
-/// The 1423 bytes.
+/// The 1423 bytes of the dictionary.
 pub fn dictionary() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The head of a request: which session it wants by which token, and how it wants to go on.
+//! The head of a request: its kind of session, its token, and its protocol.
 
 use hyper::{
     HeaderMap, Method, StatusCode,
@@ -14,7 +14,6 @@ pub const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protoc
 const ACCEPTED_PROTOCOLS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// Kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Exec,
@@ -23,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// In the path of the URL.
+    /// Its name in the path of the URL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -51,17 +50,17 @@ pub enum Upgrade {
     },
 }
 
-/// A protocol upon SPDY.
+/// A protocol over SPDY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spdy {
     pub name: &'static str,
     /// Of the error stream.
     pub status: status::Format,
-    /// It has a stream for sizes of the terminal.
+    /// It has a stream for terminal sizes.
     pub resize: bool,
 }
 
-/// A protocol upon WebSocket. Without a name the client asked for none.
+/// A protocol over WebSocket; without a name if the client requested none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebSocket {
     pub name: Option<&'static str>,
@@ -136,7 +135,7 @@ const WEBSOCKET_UNNAMED: WebSocket = WebSocket {
     },
 };
 
-/// Refusal of a session: the answer to the request.
+/// Refusal of a session: the response to the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: StatusCode,
@@ -164,7 +163,7 @@ impl Refusal {
 }
 
 /// # Errors
-/// A request that cannot be upgraded, and what to answer.
+/// The request cannot be upgraded; the error is the response.
 pub fn upgrade(verb: Verb, method: &Method, headers: &HeaderMap) -> Result<Upgrade, Refusal> {
     if method != Method::GET && method != Method::POST {
         let text = format!("unable to upgrade: unsupported method {method} (supported: GET, POST)");
@@ -190,7 +189,7 @@ fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     words(headers, name).any(|found| found.eq_ignore_ascii_case(word))
 }
 
-/// The words of all headers of a name, which are lists.
+/// The items of all headers of this name, which are lists.
 fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> + use<'h> {
     headers
         .get_all(name)
@@ -261,7 +260,7 @@ fn websocket(verb: Verb, method: &Method, headers: &HeaderMap) -> Result<Upgrade
 
 fn none_in_common(served: &[&str]) -> Refusal {
     let text = format!(
-        "unable to upgrade: none of the client's protocols is served; served are {}",
+        "unable to upgrade: none of the client's protocols is supported (supported: {})",
         served.join(", ")
     );
     Refusal::new(StatusCode::FORBIDDEN, text)
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_protocols_are_not_served_is_forbidden_and_told_which_are() {
+    fn a_client_whose_protocols_are_not_served_is_forbidden_and_gets_a_list() {
         assert_eq!(spdy_name(Verb::Exec, &["v9"]), Err(StatusCode::FORBIDDEN));
         assert_eq!(
             websocket_name(Verb::Exec, &["v9"]),

@@ -1,5 +1,5 @@
 //! SPDY's header blocks: one zlib stream per direction of a connection, with a preset dictionary,
-//! flushed at the end of each block.
+//! flushed after each block.
 //!
 //! ```text
 //! inflated  count:32 | (length:32 name length:32 value)*     a name is lower case
@@ -9,7 +9,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::dictionary::{ADLER, dictionary};
 
-/// The longest block, inflated: what a stream of ours is opened with takes some hundred bytes.
+/// The longest block, inflated: our streams are opened with some hundred bytes.
 pub const MAX_BLOCK: usize = 64 << 10;
 /// Headers in one block.
 const MAX_HEADERS: usize = 256;
@@ -37,7 +37,7 @@ impl Headers {
     }
 
     /// # Errors
-    /// A block that is none.
+    /// The block is malformed.
     fn parse(block: &[u8]) -> Result<Self, Error> {
         let mut rest = block;
         let number = |rest: &mut &[u8]| -> Result<usize, Error> {
@@ -63,7 +63,7 @@ impl Headers {
     }
 }
 
-/// The client's direction. An error ends the connection: what follows cannot be read.
+/// The client's direction. An error ends the connection: later blocks are unreadable.
 pub struct Inflater(Decompress);
 
 impl Default for Inflater {
@@ -76,7 +76,7 @@ impl Inflater {
     /// The next block.
     ///
     /// # Errors
-    /// Error of decoding a header block.
+    /// The block is invalid.
     pub fn block(&mut self, compressed: &[u8]) -> Result<Headers, Error> {
         let mut rest = compressed;
         let mut block = Vec::new();
@@ -109,9 +109,9 @@ impl Inflater {
     }
 }
 
-/// Our direction, where every block is empty. So nothing needs to be compressed: after the zlib
-/// head that names the dictionary, each block is a stored block of four zeros, and an empty one,
-/// at which a reader hands out what it has.
+/// Our direction, where every block is empty and needs no compression: after the zlib head that
+/// names the dictionary, each block is a stored block of four zeros, and an empty one, at which a
+/// reader returns what it has.
 #[derive(Default)]
 pub struct Deflater {
     begun: bool,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_lies_is_refused() {
+    fn a_malformed_block_is_refused() {
         let block = |block: &[u8]| Inflater::default().block(&Client::new().compress(block));
         assert_eq!(
             block(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]),

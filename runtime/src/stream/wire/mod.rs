@@ -1,5 +1,5 @@
-//! Wire formats of the streaming server: pure, no I/O, no clock. All
-//! of it reads bytes of strangers, so all of it is bounded.
+//! Wire formats of the streaming server: pure, no I/O, no clock. Input is untrusted, so that all of
+//! it is bounded.
 
 pub mod channels;
 pub mod dictionary;

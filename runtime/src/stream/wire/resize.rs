@@ -1,9 +1,8 @@
-//! Sizes of a terminal, as they come on the resize stream: JSON objects in a row, nothing between
-//! them, cut anywhere.
+//! Terminal sizes on the resize stream: JSON objects in a row, without separators, cut anywhere.
 
 use serde::Deserialize;
 
-/// Bytes without a whole object, at most.
+/// The most bytes without a complete object.
 const MAX_PENDING: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -15,9 +14,9 @@ pub struct Size {
     pub height: u16,
 }
 
-/// This stream has something else; no size will be read from it any more.
+/// The stream contains something else; no further size is read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct InvalidSize;
 
 #[derive(Default)]
 pub struct Decoder {
@@ -25,11 +24,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// The last size in what came so far, if a new one did. A size with a zero is none.
+    /// The last complete size, if there is a new one. A size with a zero is ignored.
     ///
     /// # Errors
-    /// Error of parsing a terminal size.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Size>, Nonsense> {
+    /// The stream is invalid.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Size>, InvalidSize> {
         self.pending.extend_from_slice(bytes);
         let mut sizes = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Size>();
         let mut last = None;
@@ -38,14 +37,14 @@ impl Decoder {
                 Some(Ok(size)) if size.width > 0 && size.height > 0 => last = Some(size),
                 Some(Ok(_)) => {}
                 Some(Err(error)) if error.is_eof() => break,
-                Some(Err(_)) => return Err(Nonsense),
+                Some(Err(_)) => return Err(InvalidSize),
                 None => break,
             }
         }
         let used = sizes.byte_offset();
         self.pending.drain(..used);
         if self.pending.len() > MAX_PENDING {
-            return Err(Nonsense);
+            return Err(InvalidSize);
         }
         Ok(last)
     }
@@ -63,11 +62,11 @@ mod tests {
         assert_eq!(decoder.push(br#"{"Width":0,"Height":24}"#), Ok(None));
         assert_eq!(
             decoder.push(br#"{"Width":70000,"Height":24}"#),
-            Err(Nonsense)
+            Err(InvalidSize)
         );
         assert_eq!(Decoder::default().push(&[b' '; 2000]), Ok(None));
         let long = [b"{\"Width\":1".as_slice(), &[b' '; 2000]].concat();
-        assert_eq!(Decoder::default().push(&long), Err(Nonsense));
+        assert_eq!(Decoder::default().push(&long), Err(InvalidSize));
     }
 
     proptest! {

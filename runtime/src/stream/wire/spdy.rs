@@ -1,5 +1,5 @@
-//! The frames of SPDY/3.1 that a server of exec, attach and port-forward meets, as
-//! github.com/moby/spdystream speaks them: no flow control, no pushed streams.
+//! The SPDY/3.1 frames that a server of exec, attach and port-forward meets, as in
+//! github.com/moby/spdystream: no flow control, no pushed streams.
 //!
 //! ```text
 //! control  1 version:15 | type:16 | flags:8 length:24 | payload
@@ -8,8 +8,7 @@
 
 /// Bytes before a frame's payload.
 pub const HEADER: usize = 8;
-/// The longest payload of a control frame that is taken; a header block of ours has some hundred
-/// bytes.
+/// The longest accepted payload of a control frame; our header blocks have some hundred bytes.
 pub const MAX_CONTROL: usize = 64 << 10;
 
 const VERSION: u16 = 3;
@@ -41,18 +40,16 @@ pub enum Error {
     TooShort(u16),
 }
 
-/// The first eight bytes of a frame. Data is taken piece by piece, so its length is not bounded.
+/// The first eight bytes of a frame. Data is read in pieces, so that its length is not bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
     Data { stream: u32, fin: bool, len: usize },
     Control { kind: u16, flags: u8, len: usize },
 }
 
-/// A control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// `block` is compressed, as in the other two that have one: each must be inflated, in
-    /// order, or the next one cannot be.
+    /// `block` is compressed, as in the other two that have one: all must be inflated, in order.
     SynStream {
         stream: u32,
         fin: bool,
@@ -73,13 +70,13 @@ pub enum Control<'a> {
         id: u32,
     },
     GoAway,
-    /// SETTINGS, WINDOW_UPDATE, and what later versions may have: nothing for us.
+    /// SETTINGS, WINDOW_UPDATE and types of later versions, which are ignored.
     Other,
 }
 
 impl Header {
     /// # Errors
-    /// A frame that is not SPDY/3, or too long.
+    /// The frame is not SPDY/3, or too long.
     pub fn parse(bytes: [u8; HEADER]) -> Result<Self, Error> {
         let [a, b, c, d, flags, len @ ..] = bytes;
         let len = usize::from(len[0]) << 16 | usize::from(len[1]) << 8 | usize::from(len[2]);
@@ -107,7 +104,7 @@ impl Header {
 
 impl<'a> Control<'a> {
     /// # Errors
-    /// A payload that ends before its fields do.
+    /// The payload ends before its fields do.
     pub fn parse(kind: u16, flags: u8, payload: &'a [u8]) -> Result<Self, Error> {
         let number = |at: usize| {
             let bytes = payload.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -165,12 +162,12 @@ pub fn put_ping(out: &mut Vec<u8>, id: u32) {
     control(out, PING, &[&id.to_be_bytes()]);
 }
 
-/// The last frame of a connection: all went well up to `last`.
+/// The last frame of a connection: streams up to `last` were served.
 pub fn put_goaway(out: &mut Vec<u8>, last: u32) {
     control(out, GOAWAY, &[&last.to_be_bytes(), &[0; 4]]);
 }
 
-/// The head of a data frame of `len` bytes, which the caller puts behind it.
+/// The head of a data frame of `len` bytes, which the caller appends.
 pub fn put_data(out: &mut Vec<u8>, stream: u32, fin: bool, len: usize) {
     out.extend_from_slice(&(stream & 0x7fff_ffff).to_be_bytes());
     push_length(out, if fin { FIN } else { 0 }, len);

@@ -1,19 +1,18 @@
-//! Result of an exec or attach for the client's error stream: a `Status` of
-//! k8s.io/apimachinery from protocol v4 on; before, a line of text, and nothing for success.
+//! Result of an exec or attach on the client's error stream: a `Status` of k8s.io/apimachinery from
+//! protocol v4 on; before, a line of text, and nothing for success.
 
 use serde_json::json;
 
-/// Result of an exec or attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Success,
     /// The program's own code, which is not zero.
     Exit(i32),
-    /// It was not run, or not to its end; one line.
+    /// It did not run, or not to its end; one line.
     Failed(String),
 }
 
-/// Which words a client understands.
+/// The format that a client understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Json,
@@ -28,7 +27,7 @@ impl Outcome {
         }
     }
 
-    /// All that the error stream carries.
+    /// The complete content of the error stream.
     pub fn encode(&self, format: Format) -> Vec<u8> {
         let exited =
             |code| format!("command terminated with non-zero exit code: exit status {code}");
