@@ -1,13 +1,13 @@
-//! Clients of a listener. An error of accept ends nothing and makes nothing spin: where the table of descriptors is full, the
-//! next try waits a moment.
+//! Accepts clients of listeners. An error of accept neither ends the daemon nor makes it spin: with
+//! a full descriptor table, the next attempt waits.
 //!
-//! Every user of the host, and every container in the daemon's network namespace, may connect to a TCP port. Nobody can keep
-//! the others out by it: connections are bounded in two stages, and where a stage is full, the newcomer takes the place of the
-//! oldest connection in it.
+//! Every user of the host, and every container in the daemon's network namespace, may connect to a
+//! TCP port, but cannot lock the others out: connections are bounded in two stages, and in a full
+//! stage a new connection evicts the oldest.
 //!
 //! ```text
-//!  accept ──► without head ── Place::head_read ──► with head ── Place dropped ──► ended, or counted by others (a session)
-//!             512, each 2 s                        32
+//!  accept ──► without head ── Place::head_read ──► with head ── Place dropped ──► ended, or
+//!             512, each 2 s                        32                             a session
 //! ```
 
 use std::{
@@ -19,28 +19,28 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::{net::Listener, sync::CancellationToken};
 
-/// After an error of accept.
+/// Pause after an error of accept.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections whose request has not been read yet. A client on this machine sends it within a millisecond, so that it has
-/// left before as many others have come.
+/// Connections with an unread request. A local client sends its request within a millisecond, before
+/// this many others arrive.
 const WITHOUT_HEAD: usize = 512;
-/// Connections that are being answered.
+/// Connections being answered.
 const WITH_HEAD: usize = 32;
 
-/// The next client; `name` is the listener's in the log.
+/// The next client; `name` is the listener's name in the log.
 pub async fn next<L: Listener>(listener: &mut L, name: &str) -> (L::Io, L::Addr) {
     loop {
         match listener.accept().await {
             Ok(client) => return client,
             Err(error) => {
-                tracing::warn!(%error, "{name}: accept; trying again in {PAUSE:?}");
+                tracing::warn!(%error, "{name}: accept: retrying in {PAUSE:?}");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Clients of a Unix socket, one after the other.
+/// Clients of a Unix socket, one at a time.
 pub fn clients(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     unfold(listener, async |mut listener| {
         let (client, _) = next(&mut listener, "CRI socket").await;
@@ -48,8 +48,8 @@ pub fn clients(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStre
     })
 }
 
-/// Gives each client of a TCP port to `serve`, in a task of its own, which ends when it has to give up its place. Serves until
-/// dropped; connections that are being served then go on.
+/// Passes each client of a TCP port to `serve`, in a task that ends when its place is evicted. Runs
+/// until dropped; served connections then continue.
 pub async fn serve<F>(
     mut listener: TcpListener,
     name: &'static str,
@@ -67,12 +67,13 @@ where
     }
 }
 
-/// How long a client may take for the head of its request, and as long for a TLS handshake. Over a network a packet may be lost
-/// three times, and is sent again after 1, 2 and 4 s.
+/// Timeout for a request's head, and for a TLS handshake. Over a network a packet may be lost three
+/// times, and is sent again after 1, 2 and 4 s.
 pub fn time_for_head(peer: SocketAddr) -> Duration {
-    match peer.ip().to_canonical().is_loopback() {
-        true => Duration::from_secs(2),
-        false => Duration::from_secs(10),
+    if peer.ip().to_canonical().is_loopback() {
+        Duration::from_secs(2)
+    } else {
+        Duration::from_secs(10)
     }
 }
 
@@ -86,7 +87,7 @@ struct Stages {
     with_head: Stage,
 }
 
-/// In the order of their coming.
+/// Connections by their number, oldest first.
 #[derive(Default)]
 struct Stage(BTreeMap<u64, CancellationToken>);
 
@@ -115,14 +116,14 @@ impl Places {
     }
 }
 
-/// A connection's place among those that are bounded here; dropping it gives the place back.
+/// The place of a bounded connection; dropping it frees the place.
 pub struct Place {
     places: Arc<Places>,
     number: u64,
 }
 
 impl Place {
-    /// Its request was read.
+    /// Moves to the second stage: the request was read.
     pub fn head_read(&self) {
         let mut stages = self.places.0.lock();
         if let Some(evict) = stages.without_head.0.remove(&self.number) {
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_connection_without_a_head_goes_first_and_one_with_a_head_stays() {
+    fn the_oldest_connection_without_a_head_is_evicted_first_and_one_with_a_head_stays() {
         let places = Arc::<Places>::default();
         let (answered, answered_evicted) = places.enter();
         answered.head_read();
@@ -153,14 +154,14 @@ mod tests {
         all.push(places.enter());
         let evicted: Vec<_> = all.iter().map(|(_, e)| e.is_cancelled()).collect();
         assert!(evicted[0] && !evicted[1..].contains(&true));
-        // A place that is given back makes room.
+        // A freed place makes room.
         drop(all.pop());
         let (_place, _) = places.enter();
         assert!(!all[1].1.is_cancelled() && !answered_evicted.is_cancelled());
     }
 
     #[test]
-    fn connections_that_are_answered_are_bounded_and_the_oldest_goes_first() {
+    fn connections_that_are_answered_are_bounded_and_the_oldest_is_evicted_first() {
         let places = Arc::<Places>::default();
         let all: Vec<_> = (0..=WITH_HEAD).map(|_| places.enter()).collect();
         for (place, _) in &all {

@@ -1,4 +1,4 @@
-//! The way from async code to the file system.
+//! Runs file system work from async code.
 
 use std::{
     io,
@@ -7,22 +7,22 @@ use std::{
 
 use tokio::task::JoinError;
 
-/// File system work off the async threads. A panic there is carried on here.
+/// Runs blocking work off the async threads. Its panic continues here.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match try_blocking(work).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // Only at shutdown of the runtime, when nobody polls us any more.
+            // Only at shutdown of the runtime, which polls no more.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// [`blocking`], with a panic as an error.
+/// As [`blocking`], with a panic as an error.
 ///
 /// # Errors
-/// It panicked, or the runtime is being shut down.
+/// The work panicked, or the runtime shuts down.
 pub async fn try_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -34,10 +34,10 @@ pub async fn try_blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
-/// Work that waits for others: it takes no thread of the pool that serves everybody.
+/// Runs work that waits for others on its own thread, not on the shared pool.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The thread cannot be spawned.
 pub async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
@@ -52,8 +52,7 @@ pub async fn on_a_thread<T: Send + 'static>(
         .name("look-up".to_owned())
         .spawn(move || {
             let _within = runtime.enter();
-            // Whoever has given up does not wait for it.
-            let _given_up = send.send(catch_unwind(AssertUnwindSafe(work)));
+            let _ = send.send(catch_unwind(AssertUnwindSafe(work))); // the caller may have left
         })?;
     match done.await {
         Ok(Ok(done)) => Ok(done),

@@ -1,4 +1,4 @@
-//! The clock: the one place that reads the time of day; and how lengths of time are told.
+//! The only reader of the time of day, and a conversion of durations.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -7,8 +7,8 @@ use std::{
 
 static LAST: AtomicI64 = AtomicI64::new(0);
 
-/// Nanoseconds since the epoch; each call later than the one before, so that the order of
-/// `created_at` is the order of creation (CRI-102) and samples advance (CRI-153).
+/// Nanoseconds since the epoch, strictly increasing, so that `created_at` follows the order of
+/// creation (CRI-102) and samples advance (CRI-153).
 #[allow(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now_ns() -> i64 {
     let now = SystemTime::now()
@@ -26,7 +26,7 @@ pub fn now_ns() -> i64 {
     }
 }
 
-/// A length of time as events, spans and messages have it.
+/// A duration for events, spans and messages.
 pub fn nanoseconds(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

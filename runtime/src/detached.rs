@@ -1,8 +1,8 @@
-//! Mount trees that are put together where nobody sees it, and what the daemon makes of detached ones.
+//! Builds mount trees in a private mount namespace, and detaches them.
 //!
-//! That is a copy of the *bare* mount namespace, which has `/proc`, `/sys` without what is mounted below, `/dev` and nothing else of
-//! the host: to copy it costs the same however many mounts the host has, and what the host mounts later does not arrive.
-//! Containers are built in copies of it too (`cairn-create`).
+//! Its namespace is a copy of the *bare* one, which has only `/proc`, `/sys` without the mounts
+//! below, and `/dev` of the host: a copy costs the same regardless of the host's mounts, and later
+//! mounts of the host do not appear. Containers are built in copies of it too (`cairn-create`).
 
 #![expect(clippy::disallowed_methods, reason = "procfs, and mounts of our own")]
 #![allow(unsafe_code)]
@@ -20,14 +20,14 @@ use rustix::thread::{
     move_into_thread_name_spaces,
 };
 
-/// What a mount namespace must have so that a container can be built in it, and whether with the mounts below. In a user
-/// namespace a procfs and a sysfs can be mounted only where one is in sight with nothing mounted upon it; and libcontainer's
-/// cgroup code shall find no hierarchies to move processes through.
+/// Mounts needed for building a container, and whether with those below. A user namespace can mount
+/// procfs and sysfs only if one is visible without mounts on it; and libcontainer's cgroup code
+/// must not find hierarchies to move processes through.
 const KERNEL: [(&str, bool); 3] = [("/proc", false), ("/sys", false), ("/dev", true)];
-/// An empty directory in it.
+/// An empty directory in the bare namespace.
 pub(crate) const FREE: &str = "/mnt";
 
-/// The bare namespace: made when it is first asked for, held by its descriptor alone.
+/// The bare namespace, made at first use; only its descriptor keeps it.
 pub(crate) fn bare() -> io::Result<BorrowedFd<'static>> {
     static BARE: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(made) = BARE.get() {
@@ -37,9 +37,9 @@ pub(crate) fn bare() -> io::Result<BorrowedFd<'static>> {
     Ok(BARE.get_or_init(|| made).as_fd())
 }
 
-/// Runs `work` on a thread of its own, in a copy of the bare namespace and with a working directory of its own. What it
-/// mounts is seen by nobody else and is gone with the thread; a detached tree that it returns stays. What it needs of the
-/// host's file systems it must have taken hold of before.
+/// Runs `work` on its own thread, in a copy of the bare namespace and with its own working
+/// directory. Its mounts are invisible to others and end with the thread; a returned detached tree
+/// stays. Sources on the host's file systems must be opened before.
 pub(crate) fn in_bare_namespace<T: Send>(
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
@@ -62,8 +62,8 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 }
 
 fn unshare(what: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the call is unsafe for CLONE_FILES, which would leave this thread with a descriptor table of its own while
-    // others use the same numbers; it is not asked for.
+    // SAFETY: the call is unsafe for CLONE_FILES, which would separate this thread's descriptor
+    // table from the others'; no caller passes it.
     unsafe { rustix::thread::unshare_unsafe(what)? };
     Ok(())
 }
@@ -73,7 +73,7 @@ fn make_bare() -> io::Result<OwnedFd> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
     let trees = KERNEL.map(|(path, recursive)| mount_tree::copy(Path::new(path), recursive));
-    // Anywhere: what it hides here is gone in a moment.
+    // Any directory would do: the tmpfs hides it for a moment only.
     let root = Path::new("/proc");
     let options = Some(c"mode=755,size=64k");
     rustix::mount::mount("cairn", root, "tmpfs", MountFlags::empty(), options)?;
@@ -87,8 +87,8 @@ fn make_bare() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
-/// Takes the procfs at `/proc` out of the mount namespace of a process, and leaves that namespace nothing but an empty,
-/// read-only root, which becomes that of its processes too. The procfs comes back detached and read-only.
+/// Takes the procfs at `/proc` out of a process's mount namespace. The namespace, and its
+/// processes, keep only an empty, read-only root. Returns the procfs detached and read-only.
 pub(crate) fn take_procfs(process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     on_a_thread(|| {
         unshare(UnshareFlags::FS)?;
@@ -109,24 +109,24 @@ pub(crate) fn take_procfs(process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Makes a mount the root of the mount namespace, and of each process that has the old one; nothing else is left of it.
+/// Makes a mount the root of the mount namespace and of its processes; detaches the old root.
 fn make_root(at: &Path) -> io::Result<()> {
     rustix::process::chdir(at)?;
-    // The old root comes to lie upon the new one, and is taken off there.
+    // pivot_root puts the old root on the new one, where it is unmounted.
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
     Ok(())
 }
 
-/// A detached copy of the mount at `path`, to be attached upon others; with its owners shifted as in the user namespace
-/// `userns`, if one is given.
+/// A detached copy of the mount at `path`, to attach on others; with `userns` its owners are
+/// shifted.
 pub(crate) fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let tree = mount_tree::copy(path, false)?;
     let attributes = Attributes {
         set: userns.map_or(0, |_| libc::MOUNT_ATTR_IDMAP),
         userns,
-        // The host's is shared, as a rule: what comes to lie upon the copy would be mounted on the host too.
+        // The host's mount is usually shared: a mount on the copy would appear on the host too.
         private: true,
         ..Attributes::default()
     };
@@ -134,8 +134,7 @@ pub(crate) fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<Ow
     Ok(tree)
 }
 
-/// Whether this kernel changes attributes of whole trees, without which no container can be made:
-/// Linux 5.12 and later do.
+/// Checks that the kernel changes attributes of whole trees, which containers need: Linux 5.12.
 pub(crate) fn probe() -> io::Result<()> {
     let attributes = Attributes {
         set: libc::MOUNT_ATTR_RDONLY,

@@ -1,18 +1,17 @@
-//! What the fuzz targets of `runtime/fuzz` call: one function for each, which takes bytes and panics
-//! when a rule is broken. Behind the feature `fuzzing`; a test runs the same functions over the seeds.
+//! The functions of the fuzz targets in `runtime/fuzz`: each takes bytes and panics if a rule is
+//! broken. For the feature `fuzzing`; a test runs them over the seeds.
 
 use crate::{image, oci, pod, spans, stream};
 
 /// One fuzz target.
 pub struct Target {
-    /// Its name, and that of its directory of seeds.
+    /// The target's name, and that of its seed directory.
     pub name: &'static str,
-    /// The longest input worth making, in bytes.
+    /// Useful length of an input, in bytes.
     pub max_len: usize,
     pub run: fn(&[u8]),
 }
 
-/// All targets; `runtime/fuzz/seeds` has a directory for each.
 pub const TARGETS: [Target; 19] = [
     target("manifest", 2048, image::checks::manifest),
     target("config", 2048, image::checks::config),
@@ -42,7 +41,7 @@ const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {
 /// Runs the target of this name.
 ///
 /// # Panics
-/// If there is none, or if it finds something.
+/// The target does not exist, or found something.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target of this name").run)(data);
@@ -100,8 +99,8 @@ mod tests {
         }
     }
 
-    /// Without a fuzzer: seeds with some bytes changed, put in, left out, said twice, or of another
-    /// seed. `CAIRN_FUZZ_RUNS` makes them more than a thousand for each target.
+    /// Without a fuzzer: seeds with bytes changed, inserted, removed, repeated, or taken from
+    /// another seed. `CAIRN_FUZZ_RUNS` is the number of runs per target, by default a thousand.
     #[test]
     fn seeds_with_random_changes_keep_the_rules_too() {
         let runs = std::env::var("CAIRN_FUZZ_RUNS").ok();
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_directory_of_seeds_has_its_target() {
-        // Those of cni-shim are tested there.
+        // cni-shim tests its own.
         let ours = names(&seeds())
             .into_iter()
             .filter(|n| !n.starts_with("cni_"));
@@ -172,9 +171,9 @@ mod tests {
         assert_eq!(ours.collect::<BTreeSet<_>>(), targets);
     }
 
-    /// A seed that is taken whole shows that its target reads at all.
+    /// A fully accepted seed shows that its target reads at all.
     #[test]
-    fn the_seeds_named_good_are_taken() {
+    fn the_seeds_named_good_are_accepted() {
         let good = |target: &str, name: &str| fs::read(seeds().join(target).join(name)).unwrap();
         let text = |target: &str| String::from_utf8(good(target, "good")).unwrap();
         assert!(

@@ -1,5 +1,5 @@
-//! What programs that the daemon starts would inherit of it and must not: its raised limit of open files, and an OOM score that
-//! keeps it alive longer than what it serves.
+//! Resets settings that child processes must not inherit: the raised limit of open files, and the
+//! OOM score that protects the daemon.
 
 #![expect(clippy::disallowed_methods, reason = "procfs")]
 
@@ -7,10 +7,10 @@ use std::{fs, sync::OnceLock};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-/// The limit that the daemon was started with.
+/// The limit at the daemon's start.
 static GIVEN: OnceLock<Rlimit> = OnceLock::new();
 
-/// As many files as the daemon may have: each container costs it some. Once, at its start.
+/// Raises the limit of open files to its maximum: each container needs some. Called once, at start.
 pub fn raise_open_files() {
     let given = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -21,19 +21,18 @@ pub fn raise_open_files() {
         Ok(()) => {
             GIVEN.get_or_init(|| given);
         }
-        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
 }
 
-/// Gives a child that has just been started what we were started with ourselves, and no protection from the OOM killer. A
-/// shell's default of 1024 matters: programs that are older than larger limits go through all descriptors, or have room for
-/// no more.
+/// Resets a new child to the original limit, and to no OOM protection. The usual limit of 1024
+/// matters: old programs iterate over all descriptors, or support no more.
 pub fn give_back(child: u32) {
     let Some(pid) = child.try_into().ok().and_then(Pid::from_raw) else {
         return;
     };
     if let Some(given) = GIVEN.get() {
-        // It may have ended; others than our children we are not asked about.
+        // The child may have ended; no other error is possible for a child.
         let _ = prlimit(Some(pid), Resource::Nofile, *given);
     }
     let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! cairn: a small CRI runtime with NRI built in. ARCHITECTURE.md is the map.
+//! cairn: a small CRI runtime with NRI built in. See ARCHITECTURE.md.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may block"))]
 

@@ -1,32 +1,33 @@
-//! How the daemon's allocator keeps what was freed.
+//! Limits the memory that the daemon's allocator keeps after use.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
 use tokio::{task, time};
 
-/// Between two looks at how much is free.
+/// Interval of checks for free memory.
 const LOOK: Duration = Duration::from_secs(5);
-/// Freed since the last time, and worth the walk over all that is allocated.
+/// Freed bytes that are worth a walk over all allocations.
 const WORTH: usize = 1 << 20;
 
-/// glibc would keep an arena for each of many threads, and, once a large piece was freed, the next ones too: what 50 pulls
-/// took at their worst moment, or one list of all metrics, stayed with the daemon. Called before there is any other thread.
+/// Bounds glibc's arenas and free lists: it would keep an arena for each of many threads, and raise
+/// its thresholds after large frees, so that the peak of 50 pulls, or of a list of all metrics,
+/// would stay. Called before any other thread exists.
 pub fn bound_the_allocator() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [
         (libc::M_ARENA_MAX, 2),
-        // Fixed, where they would grow with what was freed.
+        // Setting a threshold keeps glibc from raising it.
         (libc::M_MMAP_THRESHOLD, 128 << 10),
         (libc::M_TRIM_THRESHOLD, 128 << 10),
     ] {
-        // SAFETY: no memory is passed; nobody else sets these, and there is one thread. A refusal changes nothing.
-        let _only_a_wish = unsafe { libc::mallopt(parameter, value) };
+        // SAFETY: no memory is passed; only this code sets these, and there is one thread.
+        let _ = unsafe { libc::mallopt(parameter, value) }; // a refusal changes nothing
     }
 }
 
-/// Gives back the pages that lie free between what is allocated, which glibc by itself never does: without it the daemon
-/// would stay as large as its most pods made it.
+/// Returns free pages between allocations to the kernel. glibc never does: without this the daemon
+/// would stay at its largest size.
 pub async fn give_freed_back() {
     let mut every = time::interval(LOOK);
     every.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -34,11 +35,11 @@ pub async fn give_freed_back() {
     loop {
         every.tick().await;
         let free = free_after(Trim::Nothing);
-        // Free memory stays free for the allocator, also when its pages are gone.
+        // Memory returned to the kernel stays free for the allocator.
         given = given.min(free);
         if free - given >= WORTH {
             let trimmed = task::spawn_blocking(|| free_after(Trim::All)).await;
-            // A panic is impossible, and the runtime's end ends this too.
+            // Fails only at the runtime's end.
             given = trimmed.unwrap_or(free);
         }
     }
@@ -50,10 +51,11 @@ enum Trim {
     All,
 }
 
-/// Bytes that the allocator holds and nobody uses.
+/// Bytes that the allocator has free.
 #[cfg(target_env = "gnu")]
 fn free_after(trim: Trim) -> usize {
-    // SAFETY: no memory is passed, and what is allocated stays where it is; both take the allocator's own locks.
+    // SAFETY: no memory is passed, and allocations stay in place; both calls take the allocator's
+    // locks.
     unsafe {
         if trim == Trim::All {
             libc::malloc_trim(0);

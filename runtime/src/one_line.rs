@@ -1,20 +1,20 @@
-//! Pure: texts from outside as one line that nobody's terminal obeys.
+//! Makes external texts one line, safe for terminals. Pure.
 
 use std::{borrow::Cow, fmt::Write as _};
 
-/// Control characters, ends of lines, and characters that change the direction or the place of the text beside them.
+/// Control characters, line ends, and characters that change the direction or position of text.
 pub fn is_hidden(c: char) -> bool {
     let moves =
         matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
     c.is_control() || moves
 }
 
-/// The text with each hidden character written out (`\n`, `\u001b`), so that a string of JSON stays one.
+/// Escapes each hidden character (`\n`, `\u001b`), so that a JSON string stays one.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
 }
 
-/// As [`one_line`], of the characters that `which` chooses.
+/// As [`one_line`], for the characters that `which` selects.
 pub fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&which) {
         return text.into();
@@ -26,9 +26,9 @@ pub fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\n' => line.push_str("\\n"),
             '\r' => line.push_str("\\r"),
             '\t' => line.push_str("\\t"),
-            // All of them have four digits at most.
+            // These characters have at most four hex digits.
             _ => {
-                let _memory_takes_all = write!(line, "\\u{:04x}", u32::from(c));
+                let _ = write!(line, "\\u{:04x}", u32::from(c));
             }
         }
     }

@@ -1,8 +1,9 @@
-//! Removal of trees that somebody else has shaped: the only place where the daemon deletes a directory with its content.
+//! Removes trees of untrusted shape: the only place where the daemon deletes a directory with its
+//! content.
 //!
-//! The walk is `walk.rs`'s. It keeps the names of the directories it is in, so a directory that is deeper than those which
-//! stay open is first moved up into the top, where its turn comes: what is held is the same for every depth. No symlink is
-//! followed, and no mount is entered: one that is met is an error, and what is mounted stays whole.
+//! `walk.rs` walks, with the names of the directories it is in. A directory deeper than the open
+//! ones is first moved up into the top and handled there, so that memory is bounded for every
+//! depth. No symlink is followed and no mount entered: a mount is an error, and keeps its content.
 
 #![expect(
     clippy::disallowed_methods,
@@ -23,13 +24,13 @@ use rustix::io::Errno;
 
 use crate::walk::{At, KEPT_OPEN, Mounts, Then, Visitor, Way, walk_again};
 
-/// Times a directory being removed may be found refilled.
+/// Limit for finding a directory refilled during its removal.
 const REFILLED_MAX: u32 = 1000;
 
-/// Removes whatever `path` names; what is not there is removed already.
+/// Removes the tree at `path`; a missing one is fine.
 ///
 /// # Errors
-/// What cannot be removed; a mount in the tree is `CrossesDevices`.
+/// An entry cannot be removed; a mount in the tree is `CrossesDevices`.
 pub fn remove_tree_at(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -42,7 +43,7 @@ pub fn remove_tree_at(path: &Path) -> io::Result<()> {
     Ok(remove_tree(parent.as_fd(), &name)?)
 }
 
-/// Removes `name` below `parent`, with all it holds.
+/// Removes `name` below `parent`, with its content.
 ///
 /// # Errors
 /// As [`remove_tree_at`].
@@ -60,19 +61,18 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()
         walk_again(&mut way, &mut removal)?;
         match remove_entry(parent, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY) if removal.moved > moved => {}
-            // Somebody still puts something in: a helper that outlives its daemon a moment.
+            // Someone still adds entries: a helper that briefly outlives its daemon.
             Err(Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
             other => return other,
         }
     }
 }
 
-/// Takes everything out of a directory.
+/// Empties a directory.
 #[derive(Default)]
 struct Removal {
-    /// Of the directories that the walk is in, the top's not.
+    /// Directories that the walk is in, except the top.
     names: Vec<CString>,
-    /// Directories that were moved up into the top.
     moved: u64,
 }
 
@@ -103,7 +103,8 @@ impl Visitor for Removal {
     fn back(&mut self, at: &At<'_>) -> rustix::io::Result<()> {
         let name = self.names.pop().ok_or(Errno::STALE)?;
         match remove_entry(at.dir, &name, AtFlags::REMOVEDIR) {
-            // Refilled, or not all of it was listed: the top cannot be removed then, and all of it is looked at again.
+            // Refilled, or not fully listed: the top then cannot be removed, and the walk is
+            // repeated.
             Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),
             other => other,
         }
@@ -118,7 +119,7 @@ impl Visitor for Removal {
 }
 
 impl Removal {
-    /// Moves a directory up into the top under a name that is free there.
+    /// Moves a directory up into the top, under a free name.
     fn lift(&mut self, from: &At<'_>, name: &CStr) -> rustix::io::Result<()> {
         loop {
             self.moved += 1;
@@ -128,12 +129,12 @@ impl Removal {
             };
             match rename() {
                 Err(Errno::EXIST) => continue,
-                // A file system without RENAME_NOREPLACE: rename onto a non-empty directory fails anyway.
+                // Without RENAME_NOREPLACE: a rename onto a non-empty directory fails anyway.
                 Err(Errno::INVAL) => return renameat(from.dir, name, from.top, &free),
                 Err(Errno::PERM | Errno::ACCESS) if make_mutable(from.dir, name) => {
                     return rename();
                 }
-                // How the kernel names a mount that is in the way.
+                // The kernel's error for a mount in the way.
                 Err(Errno::BUSY) => return Err(Errno::XDEV),
                 other => return other,
             }
@@ -141,7 +142,7 @@ impl Removal {
     }
 }
 
-/// A privileged container may have made a file immutable, or its directory.
+/// Removes an entry, even if a privileged container made it or its directory immutable.
 fn remove_entry(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> rustix::io::Result<()> {
     match unlinkat(dir, name, flags) {
         Err(Errno::PERM) if make_mutable(dir, name) => unlinkat(dir, name, flags),
@@ -150,8 +151,7 @@ fn remove_entry(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> rustix::io:
     }
 }
 
-/// Clears the flags of a file or directory, and of the directory it is in, that forbid its removal. False if there
-/// were none.
+/// Clears the flags of an entry and its directory that forbid removal. False if there are none.
 fn make_mutable(dir: BorrowedFd<'_>, name: &CStr) -> bool {
     let forbid = IFlags::IMMUTABLE | IFlags::APPEND;
     let clear = |fd: BorrowedFd<'_>| {
@@ -161,7 +161,7 @@ fn make_mutable(dir: BorrowedFd<'_>, name: &CStr) -> bool {
         })
     };
     let mut cleared = clear(dir);
-    // A device or fifo is not opened; the flags are for files and directories.
+    // Devices and FIFOs are not opened; only files and directories have these flags.
     let kind = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
         .map(|stat| FileType::from_raw_mode(stat.st_mode));
     if matches!(kind, Ok(FileType::RegularFile | FileType::Directory)) {
@@ -218,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_in_a_tree_stays_whole() {
+    fn a_mount_in_a_tree_keeps_its_content() {
         let tmp = tempfile::tempdir().unwrap();
         let (kept, top) = (tmp.path().join("kept"), tmp.path().join("top"));
         fs::create_dir_all(top.join("a/b")).unwrap();
         fs::create_dir(&kept).unwrap();
         fs::write(kept.join("file"), "x").unwrap();
-        // The same file system: only the mount tells.
+        // The same file system: only the mount differs.
         rustix::mount::mount_bind(&kept, top.join("a/b")).unwrap();
         let removed = remove_tree_at(&top);
         let there = kept.join("file").exists();

@@ -1,6 +1,6 @@
-//! Files that appear whole: whoever reads one, also after a crash of ours, finds the old content or the new. What a write
-//! leaves that fails is removed at once; what one leaves that is cut off, a `*.tmp`, at the next write of the file, and, where
-//! files have names that do not come again, by the start of who owns the directory.
+//! Atomic file replacement: write `*.tmp`, then rename. Readers find the old or the new content,
+//! also after a crash. A failed write removes its `*.tmp`. One left by a crash is removed at the
+//! next write of the file, or, for names that are not reused, by the directory's owner at start.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,26 +16,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-/// One descriptor is kept for the files written here: what became of a container is on record also while the table is full.
+/// A descriptor kept for these writes: records can be written with a full descriptor table.
 static SPARE: Mutex<Option<File>> = Mutex::new(None);
-/// Whether it is to be there: only in the daemon.
+/// Whether to keep it: only in the daemon.
 static KEPT: AtomicBool = AtomicBool::new(false);
 
-/// The ending of a file that is being written.
+/// The extension of unfinished files.
 pub const UNFINISHED: &str = "tmp";
 
-/// Puts `bytes` at `path`, mode 0600. They outlive a loss of power once somebody has synced the file and its directory.
+/// Writes `bytes` to `path`, mode 0600. Both survive a power loss after a sync of the file and its
+/// directory.
 ///
 /// # Errors
-/// The file system's; the old content is then still there, and nothing else.
+/// The file system's; the old content is then unchanged.
 pub fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, bytes, |_| Ok(()))
 }
 
-/// As [`file()`]; bytes and name are on stable storage when this returns.
+/// As [`file()`]; content and name are on stable storage when this returns.
 ///
 /// # Errors
-/// As [`file()`]'s. Where only the directory could not be synced, the new content is there.
+/// As [`file()`]'s. If only the sync of the directory failed, the new content is there.
 pub fn file_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, bytes, File::sync_all)?;
     sync_parent(path)
@@ -48,11 +49,11 @@ fn put(path: &Path, bytes: &[u8], sync: fn(&File) -> io::Result<()>) -> io::Resu
     let write = |mut file: File| file.write_all(bytes).and_then(|()| sync(&file));
     let written = opened(&how, &unfinished, write).and_then(|()| fs::rename(&unfinished, path));
     written.inspect_err(|_| {
-        let _never_made = fs::remove_file(&unfinished);
+        let _ = fs::remove_file(&unfinished); // it may not exist
     })
 }
 
-/// Opens a file for as long as `work` takes; with the spare descriptor where there is no other.
+/// Opens a file for `work`, with the spare descriptor if there is no other.
 fn opened(
     how: &OpenOptions,
     path: &Path,
@@ -60,37 +61,37 @@ fn opened(
 ) -> io::Result<()> {
     match how.open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
-            // Who waits here has its turn with it.
+            // Others wait here for the spare descriptor.
             let mut spare = SPARE.lock();
             *spare = None;
             let done = how.open(path).and_then(work);
-            *spare = nothing();
+            *spare = open_null();
             done
         }
         other => {
-            // Somebody else had opened something between the two.
+            // Restores the spare, which another thread's open may have prevented.
             if let Some(mut spare) = SPARE.try_lock()
                 && spare.is_none()
                 && KEPT.load(Ordering::Relaxed)
             {
-                *spare = nothing();
+                *spare = open_null();
             }
             other.and_then(work)
         }
     }
 }
 
-fn nothing() -> Option<File> {
+fn open_null() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// From here on one descriptor is kept back. For the start, while there are plenty.
+/// Starts keeping a descriptor; called at start, while many are free.
 pub fn keep_a_descriptor() {
     KEPT.store(true, Ordering::Relaxed);
-    *SPARE.lock() = nothing();
+    *SPARE.lock() = open_null();
 }
 
-/// Puts a file, or what is in a directory, on stable storage.
+/// Syncs a file or a directory to stable storage.
 ///
 /// # Errors
 /// The file system's.
@@ -98,7 +99,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
     opened(OpenOptions::new().read(true), path, |file| file.sync_all())
 }
 
-/// Syncs the directory that `path` lies in.
+/// Syncs the parent directory of `path`.
 ///
 /// # Errors
 /// The file system's.
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn a_write_that_fails_leaves_the_old_content_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        // As a full disk does: the bytes are taken, and cannot be put where they belong.
+        // Like a full disk: the bytes are accepted, but the rename fails.
         let path = dir.path().join("a.json");
         fs::create_dir_all(path.join("in the way")).unwrap();
         for replace in [file, file_durably] {
@@ -133,19 +134,19 @@ mod tests {
         }
     }
 
-    /// In a process of its own, whose table of descriptors may be full.
+    /// Runs in its own process, whose descriptor table may be full.
     #[test]
-    fn a_full_table_of_descriptors_holds_no_record_up() {
+    fn a_full_table_of_descriptors_delays_no_record() {
         const ALONE: &str = "REPLACE_WITH_A_FULL_TABLE";
         if std::env::var_os(ALONE).is_none() {
-            let test = "replace::tests::a_full_table_of_descriptors_holds_no_record_up";
+            let test = "replace::tests::a_full_table_of_descriptors_delays_no_record";
             let alone = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", test, "--test-threads=1"])
                 .env(ALONE, "1")
                 .output()
                 .unwrap();
-            let said = String::from_utf8_lossy(&alone.stdout);
-            return assert!(said.contains("1 passed"), "{alone:?}");
+            let output = String::from_utf8_lossy(&alone.stdout);
+            return assert!(output.contains("1 passed"), "{alone:?}");
         }
         let mut limit = rustix::process::getrlimit(Resource::Nofile);
         limit.current = Some(100);
@@ -154,7 +155,7 @@ mod tests {
         let path = dir.path().join("a.json");
         keep_a_descriptor();
         let mut full = Vec::new();
-        while let Some(file) = nothing() {
+        while let Some(file) = open_null() {
             full.push(file);
         }
         for content in ["a", "b"] {

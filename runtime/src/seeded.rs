@@ -1,5 +1,5 @@
-//! What a seeded run of a test has in place of threads and of the kernel's random bytes: one number, from which all that is
-//! random comes. It is the thread's, as such a run has one.
+//! Replaces threads and random bytes in seeded tests: one number generates everything random. It is
+//! thread-local: a seeded run has one thread.
 
 use std::cell::Cell;
 
@@ -9,12 +9,12 @@ thread_local! {
     static STATE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// From here on this thread is seeded; `None`: no longer.
+/// Seeds this thread; `None` ends that.
 pub(crate) fn begin(seed: Option<u64>) {
     STATE.set(seed);
 }
 
-/// The next number below `below`; `None` where nothing is seeded.
+/// The next number below `below`; `None` without a seed.
 pub(crate) fn draw(below: u64) -> Option<u64> {
     let state = STATE.get()?.wrapping_add(0x9E37_79B9_7F4A_7C15);
     STATE.set(Some(state));
@@ -24,8 +24,8 @@ pub(crate) fn draw(below: u64) -> Option<u64> {
     Some((z ^ (z >> 31)) % below)
 }
 
-/// Does the work here; before it and before its result other tasks have their turns, some or more. The work comes back where
-/// nothing is seeded.
+/// Runs the work here; other tasks get turns before and after it. Without a seed the work is
+/// returned.
 pub(crate) async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     let Some(turns) = draw(3) else {
         return Err(work);

@@ -1,8 +1,8 @@
-//! The one walk over trees that an image or a container has shaped: they are counted, copied, labelled, verified and
-//! removed by it.
+//! The only walk over trees shaped by images or containers: it serves to count, copy, label, verify
+//! and remove them.
 //!
-//! A stranger chooses how deep and how wide such a tree is, and may change it meanwhile. So nothing here recurses, lists a
-//! directory or keeps a name per level:
+//! An attacker chooses the depth and width of such a tree, and may change it concurrently. So
+//! nothing here recurses, lists a directory or keeps a name per level:
 //!
 //! ```text
 //! top … KEPT_OPEN levels down       open, until the walk ends
@@ -10,10 +10,10 @@
 //! the last KEPT_OPEN levels         open
 //! ```
 //!
-//! The way back to a level in between is `..`. It counts only where it leads to the directory that the walk came down
-//! through. Where that was moved, the walk goes on at the next directory that is open, and the rest of those in between is
-//! passed over. Each directory is opened once from its parent and once more on the way back at most, so that a walk takes as
-//! many system calls as the tree has entries, whatever its shape. No symlink is followed.
+//! `..` leads back to a level in between, and is checked to be the directory the walk came through.
+//! If that was moved, the walk continues at the next open directory, and skips the rest of those in
+//! between. Each directory is opened once from its parent and at most once on the way back: a walk
+//! makes as many system calls as the tree has entries, whatever its shape. No symlink is followed.
 
 use std::{
     collections::VecDeque,
@@ -34,30 +34,30 @@ use rustix::{
     io::Errno,
 };
 
-/// Directories that are open from the top down, and as many from where the walk is up.
+/// Open directories from the top down, and as many at the walk's position.
 pub(crate) const KEPT_OPEN: usize = 16;
-/// Directories in each other that a walk enters at most: 5 MB of what is known of them.
+/// Limit of a walk's depth: 5 MB of state.
 pub(crate) const DEPTH_MAX: usize = 200_000;
-/// Directories in each other in a tree of an image: twice what `image.max_image_depth` may be.
+/// Limit of the depth in an image's tree: twice the largest `image.max_image_depth`.
 pub(crate) const IMAGE_DEPTH_MAX: usize = 4096;
-/// Entries between two looks at the clock.
+/// Entries between two checks of the clock.
 const CHECKED: u64 = 64;
 
-/// Whether a walk enters what is mounted in the tree.
+/// Whether a walk enters mounts in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mounts {
     Enter,
-    /// One that is met is [`Errno::XDEV`].
+    /// A mount is [`Errno::XDEV`].
     Refuse,
 }
 
-/// Which directory it is: its device and inode.
+/// A directory's device and inode.
 type Identity = (u64, u64);
 
 struct Open {
     dir: Dir,
     id: Identity,
-    /// Where its reading goes on.
+    /// The position to continue reading at.
     next: i64,
 }
 
@@ -66,7 +66,7 @@ struct Closed {
     next: i64,
 }
 
-/// The directories from a tree's top to where one is in it.
+/// The directories from a tree's top to the current one.
 pub(crate) struct Way {
     top: Vec<Open>,
     between: Vec<Closed>,
@@ -74,13 +74,12 @@ pub(crate) struct Way {
     mounts: Mounts,
 }
 
-/// Where [`Way::up`] led.
+/// The result of [`Way::up`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Up {
     Parent,
-    /// The parent was moved. It is the next directory above that is still known.
+    /// The parent was moved; this is the next known directory above.
     Elsewhere,
-    /// There is nothing above the top.
     Top,
 }
 
@@ -94,7 +93,7 @@ impl Way {
         })
     }
 
-    /// Directories above this one.
+    /// Directories above the current one.
     pub(crate) fn depth(&self) -> usize {
         self.top.len() + self.between.len() + self.near.len() - 1
     }
@@ -141,7 +140,7 @@ impl Way {
         Up::Parent
     }
 
-    /// The next entry of this directory that was not read before.
+    /// The next unread entry of this directory.
     fn read(&mut self) -> rustix::io::Result<Option<DirEntry>> {
         let here = self.near.back_mut().or(self.top.last_mut());
         let here = here.ok_or(Errno::BADF)?;
@@ -155,7 +154,6 @@ impl Way {
         Ok(None)
     }
 
-    /// Reads the top again from its beginning.
     fn rewind(&mut self) {
         if let [top] = &mut self.top[..] {
             top.dir.rewind();
@@ -173,7 +171,7 @@ impl Open {
         })
     }
 
-    /// Its parent, if that is still this one.
+    /// Opens its parent, if that is still `known`.
     fn parent(&self, known: &Closed) -> rustix::io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let parent = openat(self.dir.fd()?, c"..", flags, Mode::empty())?;
@@ -200,7 +198,7 @@ fn is_dots(entry: &DirEntry) -> bool {
     matches!(entry.file_name().to_bytes(), b"." | b"..")
 }
 
-/// Entries of one directory, but for itself and its parent.
+/// Entries of a directory, except `.` and `..`.
 pub(crate) fn count(dir: impl AsFd) -> rustix::io::Result<u64> {
     let mut there = 0;
     for entry in Dir::read_from(dir)? {
@@ -209,14 +207,14 @@ pub(crate) fn count(dir: impl AsFd) -> rustix::io::Result<u64> {
     Ok(there)
 }
 
-/// What a visitor wants of a directory.
+/// A visitor's decision on a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Enter,
     Pass,
 }
 
-/// Where a visitor is.
+/// The position of a visitor.
 pub(crate) struct At<'a> {
     pub dir: BorrowedFd<'a>,
     pub top: BorrowedFd<'a>,
@@ -224,34 +222,34 @@ pub(crate) struct At<'a> {
     pub depth: usize,
 }
 
-/// What a walk does with a tree. An error ends the walk.
+/// The actions of a walk. An error ends the walk.
 pub(crate) trait Visitor {
     type Error: From<Errno>;
 
-    /// Each entry once. [`Then::Enter`] is for directories.
+    /// Called once for each entry. [`Then::Enter`] is for directories.
     fn entry(&mut self, at: &At<'_>, name: &CStr, kind: FileType) -> Result<Then, Self::Error>;
 
-    /// The directory `name` is open, and its entries come now.
+    /// The directory `name` is open; its entries follow.
     fn enter(&mut self, _name: &CStr) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// All entries of a directory were visited, those of the top last.
+    /// All entries of a directory were visited; last for the top.
     fn end(&mut self, _dir: BorrowedFd<'_>) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// The walk is back in the parent of the directory that [`Visitor::end`] named.
+    /// The walk returned to the parent of the directory of [`Visitor::end`].
     fn back(&mut self, _at: &At<'_>) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// The content of a directory is left out: it was removed or moved ([`is_gone`]), it is too deep (`NAMETOOLONG`), or it
-    /// cannot be read.
+    /// The content of a directory is skipped: removed or moved ([`is_gone`]), too deep
+    /// (`NAMETOOLONG`), or unreadable.
     fn passed_over(&mut self, why: Errno) -> Result<(), Self::Error>;
 }
 
-/// Whether its place was taken by something else, or it was moved out of the tree.
+/// Whether an entry was removed, replaced, or moved out of the tree.
 pub(crate) fn is_gone(error: Errno) -> bool {
     matches!(
         error,
@@ -259,12 +257,12 @@ pub(crate) fn is_gone(error: Errno) -> bool {
     )
 }
 
-/// Where a walk ends at the latest.
+/// Limits of a walk.
 pub(crate) struct Limits<'a> {
     pub entries: u64,
     pub depth: usize,
     pub until: Option<Instant>,
-    /// Asked now and then: nobody waits for the walk any more.
+    /// Checked now and then: whether the caller has left.
     pub is_over: &'a dyn Fn() -> bool,
 }
 
@@ -290,16 +288,16 @@ impl Limits<'_> {
     }
 }
 
-/// Why a walk ended before its tree.
+/// The reason why a walk ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
     Entries,
     Time,
-    /// Nobody waits for it.
+    /// Its caller has left.
     Over,
 }
 
-/// Walks over the directory `top`. `None`: to its end.
+/// Walks over the directory `top`; `None` if to its end.
 pub(crate) fn walk<V: Visitor>(
     top: OwnedFd,
     mounts: Mounts,
@@ -309,7 +307,7 @@ pub(crate) fn walk<V: Visitor>(
     walk_way(&mut Way::new(top, mounts)?, limits, visitor)
 }
 
-/// [`walk`] once more over the same top.
+/// Repeats [`walk`] from the same top.
 pub(crate) fn walk_again<V: Visitor>(way: &mut Way, visitor: &mut V) -> Result<(), V::Error> {
     way.rewind();
     walk_way(way, &Limits::NONE, visitor).map(drop)
@@ -369,7 +367,7 @@ fn at(way: &Way) -> rustix::io::Result<At<'_>> {
     })
 }
 
-/// Not every file system says it with the name.
+/// The type of an entry; some file systems need a stat for it.
 fn kind(dir: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<FileType> {
     match entry.file_type() {
         FileType::Unknown => {
@@ -380,12 +378,13 @@ fn kind(dir: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<FileType> {
     }
 }
 
-/// Kept by who waits for a walk on another thread: when it is dropped, the walk is [over](Limits::is_over).
+/// Owned by the caller of a walk on another thread: dropping it makes the walk
+/// [over](Limits::is_over).
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Arc<AtomicBool>);
 
 impl Waiting {
-    /// For the walk.
+    /// The check to pass to the walk.
     pub(crate) fn is_over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let over = Arc::clone(&self.0);
         move || over.load(Ordering::Relaxed)

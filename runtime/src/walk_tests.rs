@@ -4,7 +4,7 @@ use rustix::fs::mkdirat;
 
 use super::*;
 
-/// Names what it sees; runs `meddle` at each entry.
+/// Records what it sees; runs `meddle` at each entry.
 struct Seen<'a> {
     entries: Vec<(usize, CString)>,
     passed_over: Vec<Errno>,
@@ -39,7 +39,7 @@ fn open(path: &Path) -> OwnedFd {
     fs::File::open(path).unwrap().into()
 }
 
-/// Directories in each other, and beside each the entry `beside`.
+/// Nested directories, with `beside` called in each.
 fn dig(top: &Path, depth: usize, beside: impl Fn(&OwnedFd)) {
     let mut at = open(top);
     for _ in 0..depth {
@@ -102,7 +102,8 @@ fn no_more_than_a_few_directories_are_open_and_the_way_back_is_found() {
     crate::remove::remove_tree_at(&tmp.path().join("d")).unwrap();
 }
 
-/// A container renames what the walk came through: nothing outside the tree is visited, and the walk goes on above.
+/// A container renames a directory of the walk: nothing outside is visited, and the walk continues
+/// above.
 #[test]
 fn a_directory_moved_away_under_the_walk_leads_it_nowhere_else() {
     let tmp = tempfile::tempdir().unwrap();
@@ -117,7 +118,7 @@ fn a_directory_moved_away_under_the_walk_leads_it_nowhere_else() {
     for _ in 0..100 {
         way.down(c"d").unwrap();
     }
-    // In the part of the way that is not open: the way back leads outside.
+    // In the closed part of the way: the way back leads outside.
     let from = top.join(["d"].repeat(50).join("/"));
     fs::rename(&from, outside.join("moved")).unwrap();
     let mut ups = Vec::new();
@@ -137,7 +138,7 @@ fn a_directory_moved_away_under_the_walk_leads_it_nowhere_else() {
 }
 
 #[test]
-fn a_walk_ends_at_its_bounds_and_when_nobody_waits_for_it() {
+fn a_walk_ends_at_its_limits_and_when_its_caller_leaves() {
     let tmp = tempfile::tempdir().unwrap();
     dig(tmp.path(), 200, |_| {});
     let cut = |limits: Limits<'_>| seen(tmp.path(), &limits, &|_| {}).1;

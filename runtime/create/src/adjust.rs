@@ -1,10 +1,11 @@
-//! From the container's spec to one that libcontainer 0.7 carries out rightly, and to what is done beside it.
+//! Changes the container's spec to one that libcontainer 0.7 implements correctly, and plans the
+//! rest.
 //!
-//! Pure. What libcontainer does wrongly or not at all is taken out here: the tail of the process and its scheduling
-//! (`init.rs`), cgroups (joined already), mount propagation (set after its mounts), the cgroup mount, a PID namespace that is
-//! joined, with its procfs (`proc_view.rs`, `birth.rs`). Sources of binds are replaced by places on a stage, where `place.rs`
-//! puts them, with shifted owners if need be: the host's file systems cannot be seen from where libcontainer works.
-//! What neither can do is refused by name.
+//! Pure. Removed, as missing or wrong in libcontainer: the tail of the process and its scheduling
+//! (`init.rs`), cgroups (already joined), mount propagation (set after its mounts), the cgroup
+//! mount, a joined PID namespace with its procfs (`proc_view.rs`, `birth.rs`). Bind sources become
+//! places on a stage, which `place.rs` fills, with shifted owners if requested: libcontainer does
+//! not see the host's file systems. Unsupported parts are rejected by name.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ use crate::{
     proc_view::{self, ProcView},
 };
 
-/// Set on a mount of the finished container.
+/// Propagation to set on a mount of the finished container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Propagation {
     pub(crate) destination: PathBuf,
@@ -28,47 +29,46 @@ pub(crate) struct Propagation {
     pub(crate) flags: u64,
 }
 
-/// A bind whose source is mounted on the stage before, to be bound by libcontainer from there.
+/// A bind whose source is mounted on the stage first; libcontainer binds it from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Staged {
     pub(crate) at: PathBuf,
     pub(crate) source: PathBuf,
-    /// Where it is in the container.
     pub(crate) destination: PathBuf,
     pub(crate) recursive: bool,
     pub(crate) shifted: Option<Owners>,
 }
 
-/// Whose files they shall seem to be.
+/// The ids that its files appear to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owners {
     pub(crate) uids: Vec<LinuxIdMapping>,
     pub(crate) gids: Vec<LinuxIdMapping>,
 }
 
-/// What is to be done.
+/// The changed spec, and the steps beside libcontainer.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) spec: Spec,
     pub(crate) rootfs: PathBuf,
     pub(crate) propagation: Vec<Propagation>,
-    /// Where the container has message queues, and their SELinux label.
+    /// The mount point of message queues, and their SELinux label.
     pub(crate) queues: Option<(PathBuf, String)>,
     pub(crate) stage: Vec<Staged>,
     pub(crate) cgroup_view: Option<CgroupView>,
-    /// The PID namespace to join, and how it shall be seen.
+    /// The PID namespace to join, and the procfs views of it.
     pub(crate) join: Option<PathBuf>,
     pub(crate) procs: Vec<ProcView>,
-    /// Only with `join`: libcontainer's init would look for the kernel's settings at a `/proc` that is not there yet.
+    /// Only with `join`: libcontainer's init would look for sysctls at a missing `/proc`.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// Stay in the host's mount namespace, with libcontainer's slower way through cgroups and all of the host's mounts: OCI
-    /// hooks run there, a shared mount must reach it, or a bind takes the host's cgroup hierarchies along.
+    /// Stay in the host's mount namespace, slower by libcontainer's cgroup code and the host's
+    /// mounts: for OCI hooks that run there, shared mounts, and binds with the host's cgroups.
     pub(crate) host_mounts: bool,
 }
 
-/// Where mounts are staged: a tmpfs that stands in for the hierarchies (libcgroups wants one there).
+/// The stage: a tmpfs instead of the hierarchies, where libcgroups expects one.
 pub(crate) const STAGE: &str = "/sys/fs/cgroup";
-/// On the stage: the container's root, and its directory.
+/// The container's root and its directory, on the stage.
 pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
 
@@ -100,7 +100,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         host_mounts,
     };
     if plan.join.is_some() {
-        plan.take_what_needs_proc();
+        plan.take_sysctls();
     }
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
     let mut kept = Vec::with_capacity(mounts.len());
@@ -109,7 +109,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     }
     if let Some(label) = label {
         kept.iter_mut().for_each(|mount| set_label(mount, &label));
-        // Without an IPC namespace they are the host's.
+        // Without an IPC namespace the queues are the host's.
         let own = has_namespace(&plan.spec, Ns::Ipc);
         let queues = |m: &&Mount| own && m.typ().as_deref() == Some("mqueue");
         let queues = kept.iter().find(queues);
@@ -151,8 +151,8 @@ fn needs_host_mounts(spec: &Spec) -> bool {
     hooks || reaching
 }
 
-/// On file systems that are made for this container alone. libcontainer would set it on all but procfs and sysfs, and the
-/// kernel refuses that for an mqueue, which is there before it is mounted: its root is labelled afterwards.
+/// Labels file systems made for this container alone. libcontainer would label all but procfs and
+/// sysfs; the kernel refuses that for an mqueue, whose root is labelled later.
 fn set_label(mount: &mut Mount, label: &str) {
     let labelled = options(mount).iter().any(|o| o.starts_with("context="));
     if matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts")) && !labelled {
@@ -166,7 +166,7 @@ fn options(mount: &Mount) -> &[String] {
     mount.options().as_deref().unwrap_or_default()
 }
 
-/// All that the tail does: libcontainer's init then keeps every privilege until it comes there.
+/// Removes the tail's work from the process: libcontainer's init keeps every privilege until then.
 fn strip_process(spec: &mut Spec) -> Result<(), String> {
     let process = spec.process().as_ref().ok_or("the spec has no process")?;
     let text = |s: &str| vec![s.to_owned()];
@@ -174,7 +174,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     let builder = ProcessBuilder::default()
         .terminal(process.terminal().unwrap_or(false))
         .user(user.map_err(|e| e.to_string())?)
-        // Never executed. HOME, so that libcontainer does not ask the container's name services for it.
+        // Never executed. HOME keeps libcontainer from asking the container's name services.
         .args(text("cairn"))
         .env(vec!["PATH=/bin".to_owned(), "HOME=/".to_owned()])
         .cwd("/")
@@ -187,7 +187,7 @@ fn strip_process(spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// Answers the mounts' SELinux label.
+/// Returns the mounts' SELinux label.
 fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>, String> {
     let Some(linux) = spec.linux_mut() else {
         return Err("the spec has no linux section".to_owned());
@@ -197,7 +197,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>,
     linux.set_seccomp(None);
     linux.set_resources(None);
     linux.set_memory_policy(None);
-    // Where libcontainer's own cgroup code works (host_mounts), it shall move init to where it is already.
+    // If libcontainer's cgroup code runs (host_mounts), it must move init to its present cgroup.
     if let Some(path) = common_path(cgroups) {
         linux.set_cgroups_path(Some(path));
     }
@@ -217,7 +217,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>,
     Ok(label)
 }
 
-/// The container's path below its hierarchies' mount points.
+/// The container's path below the mount points of its hierarchies.
 fn common_path(cgroups: &[CgroupDir]) -> Option<PathBuf> {
     let v1 = cgroups.iter().find(|c| !c.unified());
     let dir = Path::new(&v1.or(cgroups.first())?.path);
@@ -228,7 +228,7 @@ fn common_path(cgroups: &[CgroupDir]) -> Option<PathBuf> {
     Some(Path::new("/").join(below.as_path()))
 }
 
-/// A joined UTS namespace has its names already.
+/// Removes the names for a joined UTS namespace, which has its own.
 fn strip_names(spec: &mut Spec) {
     let namespaces = spec.linux().as_ref().and_then(|l| l.namespaces().as_ref());
     let own =
@@ -252,7 +252,7 @@ fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {
 }
 
 impl Plan {
-    fn take_what_needs_proc(&mut self) {
+    fn take_sysctls(&mut self) {
         if let Some(linux) = self.spec.linux_mut() {
             self.sysctls
                 .extend(linux.sysctl().clone().unwrap_or_default());
@@ -293,7 +293,7 @@ impl Plan {
             return Ok(());
         }
         if mount.source().is_none() {
-            // libcontainer wants one; the kernel does not care.
+            // libcontainer requires a source; the kernel ignores it.
             mount.set_source(Some(PathBuf::from(
                 mount.typ().as_deref().unwrap_or("none"),
             )));
@@ -312,7 +312,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The owners to shift to, if any, and whether those of the mounts below are shifted too.
+    /// The owners to shift to, if any, and whether to shift the mounts below.
     fn owners(
         &self,
         mount: &mut Mount,
@@ -324,7 +324,6 @@ impl Plan {
         let mut uids = mount.uid_mappings().clone().unwrap_or_default();
         let mut gids = mount.gid_mappings().clone().unwrap_or_default();
         if asked && uids.is_empty() {
-            // The container's own mapping.
             let linux = self.spec.linux().as_ref();
             uids = linux
                 .and_then(|l| l.uid_mappings().clone())
@@ -359,8 +358,7 @@ impl Plan {
         mount.set_source(Some(at));
     }
 
-    /// A fresh path on the stage. Numbers only: libcgroups takes a cgroup mount whose path ends with a controller's name
-    /// for a hierarchy.
+    /// Numbered, because libcgroups takes a mount path with a controller's name for a hierarchy.
     fn place(&self) -> PathBuf {
         Path::new(STAGE).join(format!("s{}", self.stage.len()))
     }

@@ -1,9 +1,10 @@
-//! Init's birth into a PID namespace that others live in already.
+//! Init's birth into a PID namespace that other processes already use.
 //!
-//! They may hold SYS_PTRACE and look at each process there: at its root, its memory, its descriptors. So nothing shows up
-//! there before it is no more than they are. libcontainer's process stays outside, in all of the container's other
-//! namespaces, with every privilege, until the start. It makes a *midwife*, which becomes the container's user with all
-//! its limits and then clones init into the namespace; both are children of the monitor. Init waits for a byte.
+//! Those may have SYS_PTRACE and inspect each process there: its root, memory and descriptors. So a
+//! process enters only when it has no more rights than they have. Until the start, libcontainer's
+//! process stays outside with every privilege, in all of the container's other namespaces. It forks
+//! a *midwife*, which becomes the container's user with all limits and then clones init into the
+//! namespace; both are children of the monitor. Init waits for a byte.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -14,7 +15,7 @@ use cairn_monitor::report::{Report, STATUS_FD};
 use cairn_monitor::sys::{self, Fork};
 use cairn_monitor::tail::Tail;
 
-use crate::{host_proc::HostProc, inherited, say};
+use crate::{host_proc::HostProc, inherited, reports};
 
 pub(crate) struct Birth {
     namespace: File,
@@ -23,14 +24,13 @@ pub(crate) struct Birth {
     born: OnceCell<Born>,
 }
 
-/// Init, which waits.
 struct Born {
     go: OwnedFd,
-    /// In its own PID namespace.
+    /// Its pid in its own PID namespace.
     pid: i32,
 }
 
-/// What midwife and init say: a kind and four bytes, a pid or how long the text is that follows.
+/// Messages of midwife and init: a kind and four bytes, a pid or the length of a following text.
 const OUTSIDE: u8 = b'o';
 const INSIDE: u8 = b'i';
 const ERROR: u8 = b'e';
@@ -45,7 +45,7 @@ impl Birth {
         }
     }
 
-    /// What must stay open until [`Birth::give`].
+    /// The descriptor that must stay open until [`Birth::give`].
     pub(crate) fn keep(&self) -> RawFd {
         self.namespace.as_raw_fd()
     }
@@ -54,7 +54,7 @@ impl Birth {
         self.namespace.as_fd()
     }
 
-    /// What libcontainer would have written. While the host's procfs is open, and thus before anything else.
+    /// Writes the sysctls instead of libcontainer. Must run first, while the host's procfs is open.
     pub(crate) fn write_settings(&self, proc: &HostProc) -> Result<(), String> {
         for (name, value) in &self.sysctls {
             let path = format!("sys/{}", name.replace('.', "/"));
@@ -64,65 +64,67 @@ impl Birth {
         Ok(())
     }
 
-    /// Init is born, and waits.
+    /// Makes init, which then waits.
     pub(crate) fn give(&self, tail: &Tail) -> Result<(), String> {
         let at = |e: io::Error| format!("make init: {e}");
         if self.tty {
             sys::leave_terminal(io::stdin().as_fd())
                 .map_err(|e| format!("give up the terminal: {e}"))?;
         }
-        let (heard, said) = sys::pipe().map_err(at)?;
+        let (report_read, report) = sys::pipe().map_err(at)?;
         let (waits, go) = sys::pipe().map_err(at)?;
         // SAFETY: this process has one thread; the child ends in `midwife`, which does not return.
         #[allow(unsafe_code)]
         match unsafe { sys::fork_sibling() }.map_err(at)? {
-            Fork::Child => self.midwife(tail, &said, &waits),
+            Fork::Child => self.midwife(tail, &report, &waits),
             Fork::Parent(_) => {}
         }
-        drop((said, waits));
-        let (outside, pid) = listen(heard)?;
-        say::send(&Report::Born(outside));
-        let _only_once = self.born.set(Born { go, pid });
+        drop((report, waits));
+        let (outside, pid) = read_pids(report_read)?;
+        reports::send(&Report::Born(outside));
+        let _ = self.born.set(Born { go, pid }); // the only call
         Ok(())
     }
 
-    /// Init's pid as it sees it.
+    /// Init's pid in its own PID namespace.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.born.get().map(|born| born.pid)
     }
 
-    /// Lets init go on to its program.
-    pub(crate) fn let_go(&self) -> io::Result<()> {
+    /// Lets init execute its program.
+    pub(crate) fn release(&self) -> io::Result<()> {
         let born = self.born.get().ok_or(io::ErrorKind::NotFound)?;
         sys::write(born.go.as_fd(), &[1]).map(drop)
     }
 
-    fn midwife(&self, tail: &Tail, said: &OwnedFd, waits: &OwnedFd) -> ! {
+    fn midwife(&self, tail: &Tail, report: &OwnedFd, waits: &OwnedFd) -> ! {
         sys::default_signals();
-        let mut keep = [STATUS_FD, said.as_raw_fd(), waits.as_raw_fd()];
+        let mut keep = [STATUS_FD, report.as_raw_fd(), waits.as_raw_fd()];
         match born_into(self.namespace.as_fd(), tail, &mut keep) {
-            Ok(Fork::Child) => self.begin(tail, said, waits),
-            Ok(Fork::Parent(pid)) => tell(said, OUTSIDE, pid, &[]),
-            Err(text) => tell(said, ERROR, text.len() as i32, text.as_bytes()),
+            Ok(Fork::Child) => self.begin(tail, report, waits),
+            Ok(Fork::Parent(pid)) => send(report, OUTSIDE, pid, &[]),
+            Err(text) => send(report, ERROR, text.len() as i32, text.as_bytes()),
         }
         sys::exit_now(0)
     }
 
-    /// Init itself.
-    fn begin(&self, tail: &Tail, said: &OwnedFd, waits: &OwnedFd) -> ! {
-        let session = sys::setsid().and_then(|()| match self.tty {
-            true => sys::take_terminal(io::stdin().as_fd()),
-            false => Ok(()),
+    fn begin(&self, tail: &Tail, report: &OwnedFd, waits: &OwnedFd) -> ! {
+        let session = sys::setsid().and_then(|()| {
+            if self.tty {
+                sys::take_terminal(io::stdin().as_fd())
+            } else {
+                Ok(())
+            }
         });
         match session {
-            Ok(()) => tell(said, INSIDE, std::process::id().cast_signed(), &[]),
+            Ok(()) => send(report, INSIDE, std::process::id().cast_signed(), &[]),
             Err(e) => {
                 let text = format!("make a session: {e}");
-                tell(said, ERROR, text.len() as i32, text.as_bytes());
+                send(report, ERROR, text.len() as i32, text.as_bytes());
                 sys::exit_now(127)
             }
         }
-        // SAFETY: only the two are used, and `exit_now` follows.
+        // SAFETY: only these two are used, and `exit_now` follows.
         #[allow(unsafe_code)]
         unsafe {
             sys::close_all_but(&mut [STATUS_FD, waits.as_raw_fd()]);
@@ -131,20 +133,20 @@ impl Birth {
             sys::exit_now(127);
         }
         let error = tail.describe(&tail.execute());
-        let _nobody_listens = sys::write(inherited::status(), error.as_bytes());
+        let _ = sys::write(inherited::status(), error.as_bytes()); // the monitor may be dead
         sys::exit_now(127)
     }
 }
 
-/// Becomes the user, and then has a sibling in the namespace. Of the descriptors from 3 on `keep` stay open. In both
-/// processes only `exit_now` or an execve may follow, and after an error too.
+/// Becomes the user, then clones a sibling in the namespace. Of the descriptors from 3 on `keep`
+/// stay open. Both processes, and a failed one, may then only call `exit_now` or execve.
 pub(crate) fn born_into(
     namespace: BorrowedFd<'_>,
     tail: &Tail,
     keep: &mut [RawFd],
 ) -> Result<Fork, String> {
     sys::choose_pid_namespace(namespace).map_err(|e| format!("enter the PID namespace: {e}"))?;
-    // SAFETY: the caller vouches for it; the process has one thread.
+    // SAFETY: the caller guarantees it; the process has one thread.
     #[allow(unsafe_code)]
     unsafe {
         tail.become_user(keep).map_err(|e| tail.describe(&e))?;
@@ -152,20 +154,20 @@ pub(crate) fn born_into(
     }
 }
 
-/// One write, so that what two say is not mixed.
-fn tell(said: &OwnedFd, kind: u8, number: i32, text: &[u8]) {
+/// One write, so that two messages do not mix.
+fn send(report: &OwnedFd, kind: u8, number: i32, text: &[u8]) {
     let message = [&[kind], number.to_ne_bytes().as_slice(), text].concat();
-    let _nobody_listens = sys::write(said.as_fd(), &message);
+    let _ = sys::write(report.as_fd(), &message); // the reader may be dead
 }
 
-/// Init's pid outside and inside. A container of the namespace with SYS_PTRACE may write here too, so the monitor takes
-/// the first for init only if it is a child of its own.
-fn listen(heard: OwnedFd) -> Result<(i32, i32), String> {
+/// Init's pid outside and inside. A container of the namespace with SYS_PTRACE may write here too:
+/// the monitor accepts the first only if it is its own child.
+fn read_pids(report: OwnedFd) -> Result<(i32, i32), String> {
     let at = |e: io::Error| format!("make init: {e}");
     let (mut outside, mut inside) = (None, None);
     while outside.is_none() || inside.is_none() {
         let mut head = [0; 5];
-        if !matches!(sys::read(heard.as_fd(), &mut head).map_err(at)?, 5) {
+        if !matches!(sys::read(report.as_fd(), &mut head).map_err(at)?, 5) {
             return Err("init was killed before it entered the container".to_owned());
         }
         let number = i32::from_ne_bytes([head[1], head[2], head[3], head[4]]);
@@ -174,7 +176,7 @@ fn listen(heard: OwnedFd) -> Result<(i32, i32), String> {
             INSIDE => inside = inside.or(Some(number)),
             _ => {
                 let mut text = vec![0; usize::try_from(number).unwrap_or(0).min(4096)];
-                let n = sys::read(heard.as_fd(), &mut text).map_err(at)?;
+                let n = sys::read(report.as_fd(), &mut text).map_err(at)?;
                 return Err(String::from_utf8_lossy(&text[..n]).into_owned());
             }
         }

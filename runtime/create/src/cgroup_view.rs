@@ -1,4 +1,4 @@
-//! The cgroups that a container sees at a cgroup mount: its own, as hosts of each kind show them.
+//! The cgroups that a container sees at a cgroup mount: its own, laid out as on a host.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,13 @@ use cairn_monitor::record::CgroupDir;
 
 use crate::mount_option::attributes;
 
-/// The container's view of its own cgroups. Attached as one tree at the very end: as a dozen binds it would be
-/// the larger half of libcontainer's system calls.
+/// The container's view of its own cgroups, attached last as one tree: a dozen binds would be most
+/// of libcontainer's system calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupView {
     pub(crate) destination: PathBuf,
     /// MOUNT_ATTR_* bits.
     pub(crate) attributes: u64,
-    /// With v2 its directory alone; with v1 a frame of directories, a name each.
     pub(crate) hierarchies: Hierarchies,
 }
 
@@ -22,7 +21,7 @@ pub(crate) enum Hierarchies {
     V2(PathBuf),
     V1 {
         directories: Vec<(String, PathBuf)>,
-        /// For hierarchies that hold several controllers: link, directory.
+        /// For hierarchies of several controllers: link, directory.
         links: Vec<(String, String)>,
     },
 }
@@ -57,7 +56,7 @@ pub(crate) fn cgroup_view(
     })
 }
 
-/// Under /sys/fs/cgroup in the container.
+/// The name below /sys/fs/cgroup in the container.
 fn directory_name(dir: &CgroupDir) -> String {
     if dir.unified() {
         return "unified".to_owned();

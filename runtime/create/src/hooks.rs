@@ -1,4 +1,5 @@
-//! OCI hooks after create: poststart and poststop, which libcontainer runs in operations that cairn does itself.
+//! OCI hooks after create: libcontainer runs them in its start and delete, which cairn does not
+//! use.
 
 use std::fs;
 
@@ -7,10 +8,10 @@ use libcontainer::container::{ContainerStatus, State};
 use libcontainer::hooks::run_hooks;
 use oci_spec::runtime::{Hook, Spec};
 
-use crate::say;
+use crate::reports;
 
-/// Tells the monitor which hooks are left for later.
-pub(crate) fn announce(spec: &Spec) -> Result<(), String> {
+/// Lists the hooks to run later, for the monitor.
+pub(crate) fn save_names(spec: &Spec) -> Result<(), String> {
     let names: String = ["poststart", "poststop"]
         .into_iter()
         .filter(|point| hooks(spec, point).is_some_and(|h| !h.is_empty()))
@@ -22,7 +23,7 @@ pub(crate) fn announce(spec: &Spec) -> Result<(), String> {
     fs::write(HOOKS, names).map_err(|e| format!("write {HOOKS}: {e}"))
 }
 
-/// Runs the hooks of one point; the first failure ends them.
+/// Runs the hooks of one point, up to the first failure.
 pub(crate) fn run(launch: &Launch, spec: &Spec, point: &str, pid: i32) -> Result<(), String> {
     let status = if point == "poststart" {
         ContainerStatus::Running
@@ -33,7 +34,7 @@ pub(crate) fn run(launch: &Launch, spec: &Spec, point: &str, pid: i32) -> Result
     let bundle = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let mut state = State::new(&launch.id, status, pid, bundle);
     state.annotations = spec.annotations().clone();
-    run_hooks(hooks(spec, point), Some(&state), None, None, None).map_err(|e| say::chain(&e))
+    run_hooks(hooks(spec, point), Some(&state), None, None, None).map_err(|e| reports::chain(&e))
 }
 
 fn hooks<'a>(spec: &'a Spec, point: &str) -> Option<&'a Vec<Hook>> {

@@ -1,5 +1,5 @@
-//! The host's procfs, held open: what init says of itself there needs no `/proc` of the container, which may be missing, or
-//! be what its image has put there.
+//! The host's procfs, kept open: init writes its own settings there. The container's `/proc` may be
+//! missing, or come from its image.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -24,7 +24,7 @@ impl HostProc {
         File::from(file).write_all(value)
     }
 
-    /// For the next execve of this thread, and of what it forks.
+    /// Sets the label for the next execve of this thread and its forks.
     pub(crate) fn label(&self, label: &Label) -> Result<(), String> {
         let (file, text) = label.for_exec();
         self.write(&format!("thread-self/{file}"), &text)

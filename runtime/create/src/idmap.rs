@@ -12,7 +12,7 @@ use rustix::thread::UnshareFlags;
 
 use crate::adjust::Owners;
 
-/// A detached copy of a mount tree with shifted owners (CRI-225).
+/// A detached copy with shifted owners (CRI-225).
 pub(crate) fn copy(source: &Path, recursive: bool, owners: &Owners) -> Result<OwnedFd, String> {
     let at = |step: &'static str| {
         move |e: io::Error| format!("idmapped mount of {}: {step}: {e}", source.display())
@@ -36,7 +36,7 @@ pub(crate) fn copy(source: &Path, recursive: bool, owners: &Owners) -> Result<Ow
     Ok(tree)
 }
 
-/// A user namespace with these mappings; nobody lives in it.
+/// Makes a user namespace with these mappings and without processes.
 fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Result<File> {
     let (ready_read, ready_write) = sys::pipe()?;
     let (stay_read, stay_write) = sys::pipe()?;
@@ -44,12 +44,12 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(stay_write);
-            // In its new user namespace a container that is the host's user 0, and sees this process, has every capability
-            // over it; its root is the host's.
+            // A container with the host's user 0 that sees this process would have every capability
+            // over it in the new user namespace; its root is the host's.
             let hidden = sys::forbid_dumps();
             if hidden.is_ok() && sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
-                let _parent_gone = sys::write(ready_write.as_fd(), b"1");
-                let _until_it_is_closed = sys::read(stay_read.as_fd(), &mut [0]);
+                let _ = sys::write(ready_write.as_fd(), b"1"); // the parent may be dead
+                let _ = sys::read(stay_read.as_fd(), &mut [0]); // returns when the parent closes it
             }
             sys::exit_now(0)
         }
@@ -61,7 +61,7 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
         Err(e) => Err(e),
     };
     drop(stay_write);
-    let _nothing_to_reap = sys::reap_child(pid);
+    let _ = sys::reap_child(pid); // a failure leaves nothing to do
     result
 }
 

@@ -1,4 +1,4 @@
-//! The descriptors that the monitor hands over, by the protocol in `cairn_monitor::report`.
+//! The descriptors that the monitor passes, as in `cairn_monitor::report`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -8,37 +8,35 @@ use cairn_monitor::report::{MOUNTS_FD, REPORT_FD, STATUS_FD};
 const STDIO: [RawFd; 3] = [3, 4, 5];
 
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: main begins nothing without the report socket, which comes with the others; nobody in this process
-    // closes them.
+    // SAFETY: main stops without the report socket, which comes with the others; none is closed.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 fn take(fd: RawFd) -> OwnedFd {
-    // SAFETY: it is there as the borrowed ones are; each is taken once, and borrowed by nobody afterwards.
+    // SAFETY: it is open like the borrowed ones; taken once, and not borrowed afterwards.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Messages to the monitor.
 pub(crate) fn report() -> BorrowedFd<'static> {
     borrow(REPORT_FD)
 }
 
-/// The pipe that ends with execve.
+/// The pipe that execve closes.
 pub(crate) fn status() -> BorrowedFd<'static> {
     borrow(STATUS_FD)
 }
 
-/// The mount namespace to build in; called once.
+/// Takes the mount namespace to build in; called once.
 pub(crate) fn take_mounts() -> OwnedFd {
     take(MOUNTS_FD)
 }
 
-/// Stdin, stdout, stderr of the container, before [`take_stdio`].
+/// Borrows the container's stdin, stdout and stderr, before [`take_stdio`].
 pub(crate) fn stdio() -> [BorrowedFd<'static>; 3] {
     STDIO.map(borrow)
 }
 
-/// The same to own; called once.
+/// Takes the same; called once.
 pub(crate) fn take_stdio() -> [OwnedFd; 3] {
     STDIO.map(take)
 }

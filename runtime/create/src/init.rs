@@ -1,7 +1,7 @@
-//! Inside libcontainer's init: last preparations before the start signal, and the tail after it.
+//! Inside libcontainer's init: preparations before the start signal, and the tail after it.
 //!
-//! libcontainer gets a spec without user, capabilities, limits, seccomp and no_new_privs, so that init still has every
-//! privilege when it comes here; `cairn_monitor::tail` then confines it exactly as it confines an exec.
+//! libcontainer gets a spec without user, capabilities, limits, seccomp and no_new_privs: init
+//! arrives here with every privilege, and `cairn_monitor::tail` confines it exactly like an exec.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -28,27 +28,27 @@ use crate::inherited;
 use crate::place::{self, Trees};
 use crate::start_hooks::{StartHook, Waiting};
 
-/// What libcontainer calls; it copies it.
+/// Called, and cloned, by libcontainer.
 #[derive(Clone)]
 pub(crate) struct Init(pub(crate) Rc<Ready>);
 
-/// What init needs, read and opened before.
+/// The inputs of init, read and opened before it.
 pub(crate) struct Ready {
     pub(crate) tail: Tail,
     pub(crate) scheduling: Scheduling,
     pub(crate) hooks: Vec<StartHook>,
     pub(crate) propagation: Vec<Propagation>,
     pub(crate) trees: Trees,
-    /// Where the program is not ours to become, but that of a process in another PID namespace.
+    /// Set if the program runs in a process of a joined PID namespace, not in this one.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
-    /// Where message queues are mounted, and their SELinux label.
+    /// The mount point of message queues, and their SELinux label.
     pub(crate) queues: Option<(PathBuf, String)>,
 }
 
 impl Ready {
-    /// The container's root is ours, with all that libcontainer mounts. Its image may have laid traps in the paths that
-    /// are touched here: descriptors that lead out of it are closed before.
+    /// Prepares inside the container's root, with all mounts. The image controls the paths used
+    /// here, so descriptors that lead outside are closed before.
     fn prepare(&self) -> Result<(), String> {
         if let Some(birth) = &self.birth {
             birth.write_settings(&self.proc)?;
@@ -58,13 +58,13 @@ impl Ready {
         }
         let namespace = self.birth.iter().map(|b| b.keep());
         let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());
-        close_what_leads_outside(&namespace.clone().chain(trees).collect::<Vec<_>>());
+        close_paths_outside(&namespace.clone().chain(trees).collect::<Vec<_>>());
         let root = || sys::open_root().map_err(|e| format!("open the root: {e}"));
         for (tree, at) in &self.trees {
             place::attach(root()?.as_fd(), tree, at)
                 .map_err(|e| format!("mount {}: {e}", at.display()))?;
         }
-        close_what_leads_outside(&namespace.collect::<Vec<_>>());
+        close_paths_outside(&namespace.collect::<Vec<_>>());
         let root = root()?;
         for p in &self.propagation {
             place::set_propagation(&p.destination, p.flags).map_err(|e| {
@@ -75,16 +75,16 @@ impl Ready {
             })?;
         }
         if let Some((at, label)) = &self.queues {
-            // Few programs have queues, and not every policy lets them be labelled.
-            let _denied_to_who_uses_them = label_queues(root.as_fd(), at, label);
+            // Few programs have queues, and some policies forbid labelling them.
+            let _ = label_queues(root.as_fd(), at, label);
         }
         let process = self.tail.process();
-        // As the peers do. On a read-only root it fails, and entering it will say why.
-        let _reported_by_the_tail = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
+        // As other runtimes do. On a read-only root it fails; the tail then reports the error.
+        let _ = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
         self.find_program(root.as_fd())?;
         match &self.birth {
             None => self.scheduling.apply(),
-            // The scheduler is given to it by the monitor.
+            // The monitor sets the scheduler of a born init.
             Some(_) => self.scheduling.apply_inherited(),
         }
         .map_err(|(step, e)| format!("{step}: {e}"))?;
@@ -94,11 +94,11 @@ impl Ready {
             .map_or(Ok(()), |birth| birth.give(&self.tail))
     }
 
-    /// Runs the hooks, and becomes the program or lets it go on. Returns only with an error.
-    fn go_on(&self, hooks: Vec<Waiting<'_>>) -> String {
+    /// Runs the hooks, then the program or the born init. Returns only on error.
+    fn run_program(&self, hooks: Vec<Waiting<'_>>) -> String {
         if let Some(birth) = &self.birth {
-            let let_go = || birth.let_go().map_err(|e| format!("start init: {e}"));
-            return match run(hooks).and_then(|()| let_go()) {
+            let release = || birth.release().map_err(|e| format!("start init: {e}"));
+            return match run(hooks).and_then(|()| release()) {
                 Ok(()) => sys::exit_now(0),
                 Err(text) => text,
             };
@@ -115,13 +115,13 @@ impl Ready {
         if let Err(text) = run(hooks) {
             return text;
         }
-        // Orphans of hooks: the program need not expect any.
+        // The program need not expect orphans of hooks.
         while had_hooks && sys::reap().is_some() {}
         tail.describe(&tail.execute())
     }
 
-    /// So that a missing program fails the creation and not the start. One that is reached through a link of procfs is
-    /// none: `/proc/self/exe` would be this helper.
+    /// Fails the creation, not the start, if the program is missing. A path through a link of
+    /// procfs counts as missing: `/proc/self/exe` would be this helper.
     fn find_program(&self, root: BorrowedFd<'_>) -> Result<(), String> {
         let process = self.tail.process();
         let program = process.argv.first().map(|p| String::from_utf8_lossy(p));
@@ -155,9 +155,9 @@ fn run(hooks: Vec<Waiting<'_>>) -> Result<(), String> {
     hooks.into_iter().try_for_each(Waiting::run)
 }
 
-/// All that libcontainer still uses in this process are its sockets: what else it opened was for what is done by now.
-fn close_what_leads_outside(keep: &[RawFd]) {
-    // SAFETY: owners of what is closed lie in frames that this process never returns to: it ends by execve or exit.
+/// Keeps only sockets, which libcontainer still uses here; its other descriptors are done.
+fn close_paths_outside(keep: &[RawFd]) {
+    // SAFETY: owners of closed descriptors are in frames that never resume: execve or exit follows.
     #[allow(unsafe_code)]
     unsafe {
         sys::close_all_but_sockets_and_pipes(keep);
@@ -171,7 +171,7 @@ fn is_missing(e: &io::Error) -> bool {
     )
 }
 
-/// Unless something else was mounted over them.
+/// Labels the queues unless another file system covers them.
 fn label_queues(root: BorrowedFd<'_>, at: &Path, label: &str) -> io::Result<()> {
     const MQUEUE_MAGIC: u64 = 0x1980_0202;
     let dir = rooted::open(
@@ -201,23 +201,23 @@ impl Executor for Init {
         })
     }
 
-    /// The tail hands the environment to execve itself.
     fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         let status = inherited::status();
-        // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
+        // This helper ignores SIGPIPE (a hook may not read its stdin); the program must not inherit
+        // that.
         sys::default_signals();
-        let _nobody_listens = sys::write(status, &[REACHED]);
+        let _ = sys::write(status, &[REACHED]); // the monitor may be dead
         let hooks = self.0.hooks.iter();
         let hooks = hooks.map(|hook| hook.begin(self.0.birth.as_ref()));
         let error = match hooks.collect::<Result<Vec<_>, _>>() {
-            Ok(hooks) => self.0.go_on(hooks),
+            Ok(hooks) => self.0.run_program(hooks),
             Err(text) => text,
         };
-        let _nobody_listens = sys::write(status, error.as_bytes());
+        let _ = sys::write(status, error.as_bytes()); // the monitor may be dead
         sys::exit_now(127)
     }
 }

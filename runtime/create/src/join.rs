@@ -1,8 +1,8 @@
-//! The PID namespace that a container joins, of its pod or of another container, and the procfs that shows it.
+//! The PID namespace that a container joins, of its pod or of another container, and its procfs.
 //!
-//! The process it belongs to is held by pidfd while both are taken from it: a number alone may be another's by now.
-//! libcontainer is not told of it: its init would be seen from inside while it still has the host's root. Init is
-//! born into the namespace at the end (`birth.rs`).
+//! A pidfd pins the namespace's process while both are taken from it: its pid may be reused.
+//! libcontainer does not know of the namespace: its init would be visible inside while it still has
+//! the host's root. Init is born into it at the end (`birth.rs`).
 
 use std::fs::{self, File};
 use std::io;
@@ -18,12 +18,11 @@ use crate::place;
 
 pub(crate) struct Joined {
     pub(crate) namespace: File,
-    /// Its procfs as the process sees it at `/proc`, without what is mounted below: as many copies as were asked for, each
-    /// a tree of its own.
+    /// Copies of the procfs that the process sees at `/proc`, without the mounts below.
     pub(crate) procfs: Vec<OwnedFd>,
 }
 
-/// `path` is what the spec says. The daemon has written down whose it is, unless a plugin chose another.
+/// `path` comes from the spec. The daemon recorded its process, unless a plugin chose the path.
 pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
     let at = |e: io::Error| format!("join PID namespace {}: {e}", path.display());
     let ended = || {
@@ -32,16 +31,16 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
             path.display()
         )
     };
-    let (pid, born, pinned) = match fs::read_to_string(JOIN) {
+    let (pid, born, procfs_path) = match fs::read_to_string(JOIN) {
         Ok(text) => {
             let join = Join::from_text(&text).map_err(|e| format!("read {JOIN}: {e}"))?;
-            let pinned = Some(join.procfs).filter(|path| !path.is_empty());
-            (join.pid, Some(join.start_time), pinned)
+            let procfs_path = Some(join.procfs).filter(|path| !path.is_empty());
+            (join.pid, Some(join.start_time), procfs_path)
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => (process_1_of(path)?, None, None),
         Err(e) => return Err(format!("read {JOIN}: {e}")),
     };
-    let held = match sys::pidfd_open(pid) {
+    let pinned_process = match sys::pidfd_open(pid) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(ended()),
         other => other.map_err(at)?,
     };
@@ -51,7 +50,7 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
         }
         let open = |name| File::open(format!("/proc/{pid}/ns/{name}")).map_err(at);
         let namespace = open("pid")?;
-        let procfs = match (copies, pinned) {
+        let procfs = match (copies, procfs_path) {
             (0, _) => Ok(Vec::new()),
             (_, Some(path)) => File::open(path).and_then(|at| copies_of(at, &namespace, copies)),
             (_, None) => procfs_of(&open("mnt")?, &namespace, copies),
@@ -60,8 +59,8 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
             procfs.map_err(|e| format!("take the procfs of the PID namespace to join: {e}"))?;
         Ok(Joined { namespace, procfs })
     })();
-    // What was read by its number is its own only if it is still alive now.
-    if has_ended(&held).map_err(at)? {
+    // Lookups by pid are valid only if the process is still alive.
+    if has_ended(&pinned_process).map_err(at)? {
         return Err(ended());
     }
     taken
@@ -71,7 +70,7 @@ fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     Ok(sys::poll_one(pidfd.as_fd(), libc::POLLIN, 0)? != 0)
 }
 
-/// A namespace that a plugin chose by its path.
+/// Finds process 1 of a namespace that a plugin chose by its path.
 fn process_1_of(path: &Path) -> Result<i32, String> {
     let at = |e: io::Error| format!("join PID namespace {}: {e}", path.display());
     let wanted = identity(fs::metadata(path).map_err(at)?);
@@ -97,8 +96,7 @@ fn identity(metadata: fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// From the mount namespace of a container, which may have put anything at `/proc`. (A pause process that an older version
-/// started has it there too.)
+/// The container may have anything at `/proc`, and so may pause processes of older versions.
 fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> io::Result<Vec<OwnedFd>> {
     place::and_return(|| {
         place::enter_mounts(mounts)?;
@@ -108,17 +106,16 @@ fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> io::Result<Vec<O
 }
 
 fn copies_of(found: impl AsFd, namespace: &File, copies: usize) -> io::Result<Vec<OwnedFd>> {
-    shows(found.as_fd(), namespace)?;
+    check_shows(found.as_fd(), namespace)?;
     let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd()));
     copies.collect()
 }
 
-/// Refused, if it is not the root of the procfs of this very PID namespace.
-fn shows(found: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
+/// Fails unless `found` is the root of this PID namespace's procfs.
+fn check_shows(found: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
     const ROOT_INODE: u64 = 1;
     let is_root = rustix::fs::fstatfs(found)?.f_type == rustix::fs::PROC_SUPER_MAGIC
         && rustix::fs::fstat(found)?.st_ino == ROOT_INODE;
-    // Whichever process 1 is there.
     let shown = || rustix::fs::statat(found, c"1/ns/pid", AtFlags::empty());
     let namespace = rustix::fs::fstat(namespace)?;
     if is_root
@@ -126,7 +123,9 @@ fn shows(found: BorrowedFd<'_>, namespace: &File) -> io::Result<()> {
     {
         return Ok(());
     }
-    Err(io::Error::other("its process sees another at /proc"))
+    Err(io::Error::other(
+        "the process has another file system at /proc",
+    ))
 }
 
 #[cfg(test)]
@@ -134,7 +133,7 @@ mod tests {
     use super::is_process_1;
 
     #[test]
-    fn process_1_is_told_by_its_innermost_pid() {
+    fn process_1_is_recognized_by_its_innermost_pid() {
         assert!(is_process_1("Name:\tx\nNSpid:\t4711\t1\n"));
         assert!(is_process_1("NSpid:\t1\n"));
         assert!(!is_process_1("NSpid:\t1\t4711\n"));

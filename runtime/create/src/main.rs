@@ -1,17 +1,17 @@
-//! Builds one container by libcontainer, at StartContainer (CRI's CreateContainer starts no process), and exits. The only
-//! program that knows libcontainer.
+//! Builds one container by libcontainer, at StartContainer (CreateContainer starts no process), and
+//! exits. Only this program uses libcontainer.
 //!
-//! Spawned by the monitor in the container's directory, with the descriptors that `cairn_monitor::report` lists. Init
-//! is made as our sibling, so the monitor is its parent from birth. One thread, always: libcontainer forks by raw
-//! `clone3` and runs allocating code in the child.
+//! The monitor spawns it in the container's directory, with the descriptors of
+//! `cairn_monitor::report`. Init becomes its sibling: a child of the monitor from birth. It always
+//! has one thread: libcontainer forks by raw `clone3` and runs allocating code in the child.
 //!
-//! `cairn-create --hooks <point> <pid>` runs a container's poststart or poststop OCI hooks instead; with `--hook` it
-//! stands before one that libcontainer runs (`relay.rs`).
+//! `cairn-create --hooks <point> <pid>` instead runs a container's poststart or poststop OCI hooks;
+//! `--hook` wraps one that libcontainer runs (`relay.rs`).
 //!
-//! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before anything is forked) → what libcontainer cannot
-//! do, and a mount namespace of our own that has little of the host (`adjust.rs`, `place.rs`) → libcontainer → in its init,
-//! as its last step, the same tail as every exec's (`init.rs`); where a PID namespace is joined (`join.rs`), in a process
-//! that is born into it then (`birth.rs`).
+//! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before any fork) → steps that
+//! libcontainer lacks, and a mount namespace with little of the host (`adjust.rs`, `place.rs`) →
+//! libcontainer → as the last step of its init, the same tail as in every exec (`init.rs`); with a
+//! joined PID namespace (`join.rs`), in a process that is born into it (`birth.rs`).
 
 mod adjust;
 mod birth;
@@ -27,7 +27,7 @@ mod place;
 mod proc_view;
 mod profile;
 mod relay;
-mod say;
+mod reports;
 mod start_hooks;
 
 use std::fs::{self, DirBuilder};
@@ -54,18 +54,18 @@ use crate::init::{Init, Ready};
 use crate::place::Views;
 
 fn main() -> std::process::ExitCode {
-    // A container in whose pid namespace we show up may execute this image (`/proc/<pid>/exe`): it shall do nothing
-    // there. Only the monitor gives us the report socket.
-    if std::process::id() == 1 || !say::has_socket() {
+    // A container that sees us in its pid namespace may execute our image (`/proc/<pid>/exe`),
+    // which must have no effect. Only the monitor passes the report socket.
+    if std::process::id() == 1 || !reports::has_socket() {
         eprintln!("cairn-create: for cairn-monitor only");
         return std::process::ExitCode::FAILURE;
     }
-    // What we fork enters a pod's user namespace while its root is the host's (`idmap.rs`).
+    // Our forks enter a pod's user namespace with the host's root (`idmap.rs`).
     if let Err(e) = sys::forbid_dumps() {
         eprintln!("cairn-create: forbid dumps: {e}");
         return std::process::ExitCode::FAILURE;
     }
-    say::install();
+    reports::install();
     let mut args = std::env::args().skip(1);
     let option = args.next();
     if option.as_deref() == Some(relay::OPTION) {
@@ -73,11 +73,11 @@ fn main() -> std::process::ExitCode {
         return std::process::ExitCode::FAILURE;
     }
     if option.as_deref() == Some("--hooks") {
-        // The monitor is protected; what an operator's hook does is not.
-        let _only_raised = fs::write("/proc/self/oom_score_adj", "0");
+        // Hooks must not inherit the monitor's protection.
+        let _ = fs::write("/proc/self/oom_score_adj", "0"); // raising it is always allowed
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
-        let done = given().and_then(|(launch, spec)| hooks::run(&launch, &spec, &point, pid));
+        let done = read_inputs().and_then(|(launch, spec)| hooks::run(&launch, &spec, &point, pid));
         return match done {
             Ok(()) => std::process::ExitCode::SUCCESS,
             Err(_) => std::process::ExitCode::FAILURE,
@@ -87,13 +87,12 @@ fn main() -> std::process::ExitCode {
         Ok(pid) => Report::Created(pid),
         Err(text) => Report::Failed(text),
     };
-    say::send(&report);
-    // Nothing is unwound: what is open belongs to init now, or goes with us.
+    reports::send(&report);
+    // Without unwinding: open descriptors belong to init, or end with this process.
     sys::exit_now(0)
 }
 
-/// What the daemon wrote for us.
-fn given() -> Result<(Launch, Spec), String> {
+fn read_inputs() -> Result<(Launch, Spec), String> {
     let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
     let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
     let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
@@ -102,16 +101,16 @@ fn given() -> Result<(Launch, Spec), String> {
 }
 
 fn create() -> Result<i32, String> {
-    let (launch, spec) = given()?;
+    let (launch, spec) = read_inputs()?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
     let scheduling = save_scheduling(&spec)?;
-    hooks::announce(&spec)?;
+    hooks::save_names(&spec)?;
     Cgroups::new(&launch.cgroups)
         .join()
         .map_err(|e| format!("join the container's cgroups: {e}"))?;
     sys::set_groups(&[]).map_err(|e| format!("drop our groups: {e}"))?;
-    // Here, where it counts against the quota of the host's root: that of a mapped user is 200 keys.
+    // As the host's root, whose quota counts here: a mapped user has only 200 keys.
     tail::own_session_keyring(&process).map_err(|e| format!("make a session keyring: {e}"))?;
     tail::raise_limits(&process).map_err(|e| format!("raise resource limits: {e}"))?;
     if !launch.tty {
@@ -125,7 +124,7 @@ fn create() -> Result<i32, String> {
     let state = start_hooks::state(&plan.spec, &launch, &directory);
     let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;
     relay::install(&mut plan.spec, &directory);
-    place::hold_namespaces(&mut plan.spec)?;
+    place::open_namespaces(&mut plan.spec)?;
     let joined = plan.join.as_deref();
     let joined = joined
         .map(|path| join::take(path, plan.procs.len()))
@@ -159,7 +158,7 @@ fn create() -> Result<i32, String> {
     build(&launch, &directory, init)
 }
 
-/// Compiled once per profile; a copy lies in the container's directory for its execs.
+/// Compiles the filter once per profile, and puts it in the container's directory for its execs.
 fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String> {
     let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) else {
         return Ok(None);
@@ -170,7 +169,7 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
     Ok(Some(filter))
 }
 
-/// A copy lies in the container's directory for its execs.
+/// Writes the scheduling to the container's directory for its execs.
 fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
     let scheduling = from_spec::scheduling(spec)?;
     if scheduling != Scheduling::default() {
@@ -180,7 +179,7 @@ fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
     Ok(scheduling)
 }
 
-/// In a user namespace only the host's root can give the pipes to the container's user (others: `tail.rs` does it).
+/// In a user namespace only the host's root can give the pipes to the user; else `tail.rs` does.
 fn give_stdio(spec: &Spec, process: &Process) {
     let Some(linux) = spec.linux() else { return };
     let has_user = linux
@@ -196,7 +195,7 @@ fn give_stdio(spec: &Spec, process: &Process) {
     if let Some(uid) = mapped.into_iter().next() {
         for fd in inherited::stdio() {
             if sys::stat_fd(fd).is_ok_and(|(_, device)| device.is_none()) {
-                let _stays_roots = sys::chown_fd(fd, uid);
+                let _ = sys::chown_fd(fd, uid); // on failure root stays the owner
             }
         }
     }
@@ -223,9 +222,9 @@ fn write_bundle(spec: &Spec) -> Result<(), String> {
 fn build(launch: &Launch, directory: &Path, init: Init) -> Result<i32, String> {
     let mut builder = ContainerBuilder::new(launch.id.clone(), SyscallType::default())
         .with_root_path(directory.join(STATE))
-        .map_err(|e| say::chain(&e))?
+        .map_err(|e| reports::chain(&e))?
         .validate_id()
-        .map_err(|e| say::chain(&e))?
+        .map_err(|e| reports::chain(&e))?
         .with_executor(init);
     if launch.tty {
         builder = builder.with_console_socket(Some(directory.join(CONSOLE)));
@@ -242,7 +241,7 @@ fn build(launch: &Launch, directory: &Path, init: Init) -> Result<i32, String> {
         .with_detach(true)
         .as_sibling(true)
         .build()
-        .map_err(|e| say::chain(&e))?;
+        .map_err(|e| reports::chain(&e))?;
     let pid = container.pid().ok_or("libcontainer reported no pid")?;
     Ok(pid.as_raw())
 }

@@ -1,7 +1,7 @@
-//! Mount options as the kernel's bits.
+//! Mount options as kernel flags.
 
-/// What a mount option is as a MOUNT_ATTR_* bit. Access times mean nothing in cgroup file systems and procfs; `bind` is
-/// no property of a mount.
+/// The MOUNT_ATTR_* bit of a mount option. Access times have no effect in cgroup file systems and
+/// procfs; `bind` is not an attribute.
 pub(crate) fn attribute(option: &str) -> Option<u64> {
     Some(match option {
         "ro" => libc::MOUNT_ATTR_RDONLY,

@@ -1,10 +1,10 @@
-//! Mounts made beside libcontainer, in a mount namespace of this helper's own.
+//! Mounts made beside libcontainer, in this helper's own mount namespace.
 //!
-//! It is a copy of the bare one that the daemon made (`MOUNTS_FD`): `/proc`, `/sys` without what is mounted below, `/dev`. So its
-//! making, and each look of libcontainer at its mounts, cost the same however many pods the host has; and libcontainer's
-//! cgroup code finds nothing to move processes through (each write to a `cgroup.procs` waits 7 to 20 ms for RCU; we
-//! have joined already). What the container has of the host's file systems is taken hold of before, as detached trees,
-//! and staged there for libcontainer to bind.
+//! The namespace is a copy of the daemon's bare one (`MOUNTS_FD`): `/proc`, `/sys` without the
+//! mounts below, `/dev`. So its cost, and that of libcontainer reading its mounts, is independent
+//! of the host's pods; and libcontainer's cgroup code finds no hierarchy to move processes in (a
+//! write to `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already). File systems of the
+//! host are opened before, as detached trees, and staged there for libcontainer to bind.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -32,19 +32,19 @@ pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> 
     Ok(rustix::mount::mount_change(destination, flags)?)
 }
 
-/// What init shall attach inside the container, each put together to one detached tree.
+/// Views for init to attach inside the container, each assembled to one detached tree.
 #[derive(Default)]
 pub(crate) struct Views<'a> {
     pub(crate) cgroups: Option<&'a CgroupView>,
-    /// Each with a procfs to begin with.
+    /// Each with the procfs to start from.
     pub(crate) procs: Vec<(&'a ProcView, OwnedFd)>,
 }
 
-/// Trees, and where they belong.
+/// Detached trees and their mount points.
 pub(crate) type Trees = Vec<(OwnedFd, PathBuf)>;
 
-/// Leaves the host's mount namespace for one of our own with the staged mounts; our directory is the same as before. What
-/// restricts the file system that `root` lies in does not restrict it there.
+/// Moves from the host's mount namespace to a new one with the staged mounts; the working directory
+/// stays the same. Restrictions on the file system of `root` do not apply there.
 pub(crate) fn move_in(
     mounts: &OwnedFd,
     root: &Path,
@@ -56,13 +56,13 @@ pub(crate) fn move_in(
     let directory = mount_tree::copy(Path::new("."), false)
         .map_err(|e| format!("bind the container's directory: {e}"))?;
     let made = assemble_in(mounts, views)?;
-    let settled = [(ROOT, &root), (DIRECTORY, &directory)];
-    let settled = settled.map(|(name, tree)| (Path::new(STAGE).join(name), tree));
+    let fixed = [(ROOT, &root), (DIRECTORY, &directory)];
+    let fixed = fixed.map(|(name, tree)| (Path::new(STAGE).join(name), tree));
     let staged = stage.iter().map(|staged| staged.at.clone()).zip(&trees);
-    for (at, tree) in staged.chain(settled) {
-        settle(&at, tree)?;
+    for (at, tree) in staged.chain(fixed) {
+        place_tree(&at, tree)?;
     }
-    // What is mounted in the container shall not reach the host through a shared one.
+    // Mounts in the container must not propagate to the host.
     set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
         .map_err(|e| format!("make our mounts slaves of the host's: {e}"))?;
     std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
@@ -70,10 +70,10 @@ pub(crate) fn move_in(
     Ok(made)
 }
 
-/// Puts the views together, in a copy of `mounts` that has an empty stage. This process is in it afterwards.
+/// Assembles the views in a copy of `mounts` with an empty stage. The process stays in that copy.
 fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    // Taken hold of while their sources can be seen.
+    // Copied while their sources are visible.
     let procs = views.procs.into_iter().map(|(view, procfs)| {
         let binds = view.binds.iter().map(|bind| {
             mount_tree::copy(&bind.source, bind.recursive)
@@ -117,9 +117,9 @@ fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
     Ok(made)
 }
 
-/// The root, and what is mounted in it. A pause process has its root in the state directory, and /run is mounted noexec,
-/// nosuid and nodev on most hosts. In a user namespace such options could not be taken off any more, and a remount that
-/// does not name them is refused.
+/// Copies the root and its mounts, and clears its restrictions. A pause process has its root in
+/// /run, on most hosts noexec, nosuid and nodev. A user namespace cannot clear these, and a remount
+/// that omits them is refused.
 fn unrestricted(root: &Path) -> io::Result<OwnedFd> {
     const RESTRICTIONS: u64 =
         libc::MOUNT_ATTR_NOEXEC | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -136,8 +136,7 @@ fn unrestricted(root: &Path) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// The trees alone, for a helper that stays in the host's mount namespace: put together in another one, which is gone
-/// afterwards. A detached tree belongs to none.
+/// As [`assemble_in`], but returns to the host's mount namespace. Detached trees survive that.
 pub(crate) fn trees(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
     if views.cgroups.is_none() && views.procs.is_empty() {
         return Ok(Trees::new());
@@ -146,7 +145,7 @@ pub(crate) fn trees(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String>
         .map_err(|e| format!("return to the host's mount namespace: {e}"))?
 }
 
-/// Runs `work`, which may enter another mount namespace; afterwards this process is where it was.
+/// Runs `work`, which may enter another mount namespace, then returns to this one.
 pub(crate) fn and_return<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     let directory = std::env::current_dir()?;
     let ours = File::open("/proc/self/ns/mnt")?;
@@ -156,7 +155,7 @@ pub(crate) fn and_return<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(result)
 }
 
-/// Also sets root and working directory to that namespace's root.
+/// Also changes root and working directory to that namespace's root.
 pub(crate) fn enter_mounts(namespace: &impl AsFd) -> io::Result<()> {
     let kind = Some(LinkNameSpaceType::Mount);
     Ok(rustix::thread::move_into_link_name_space(
@@ -165,9 +164,9 @@ pub(crate) fn enter_mounts(namespace: &impl AsFd) -> io::Result<()> {
     )?)
 }
 
-/// Opens the namespaces to join: init opens them by path only after it has entered its user namespace, where it may not
-/// be able to walk there. The descriptors stay open until execve.
-pub(crate) fn hold_namespaces(spec: &mut Spec) -> Result<(), String> {
+/// Opens the namespaces to join: init would open the paths inside its user namespace, where it may
+/// lack access. The descriptors stay open until execve.
+pub(crate) fn open_namespaces(spec: &mut Spec) -> Result<(), String> {
     let Some(namespaces) = spec
         .linux_mut()
         .as_mut()
@@ -186,8 +185,8 @@ pub(crate) fn hold_namespaces(spec: &mut Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// One detached tree of all hierarchies. Put together on the stage and taken off again, so that libcgroups does not find
-/// them there by name.
+/// Assembles one detached tree of all hierarchies on the stage, then detaches it, so that
+/// libcgroups does not find it by name.
 fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd> {
     let tree = match &view.hierarchies {
         Hierarchies::V2(_) => cgroups.pop().ok_or_else(|| io::Error::other("no cgroup"))?,
@@ -202,7 +201,7 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
             for (link, to) in links {
                 std::os::unix::fs::symlink(to, frame.join(link))?;
             }
-            take_off(&frame)?
+            detach(&frame)?
         }
     };
     let attributes = Attributes {
@@ -214,20 +213,18 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
     Ok(tree)
 }
 
-/// The null device that masks files, on the stage. The container's root may change its mode and owner, so it is not the
-/// host's.
+/// Masks files. On the stage, since the container's root may change its mode and owner.
 const NULL: &str = "/sys/fs/cgroup/null";
 
 fn make_null() -> io::Result<()> {
     let device = rustix::fs::makedev(1, 3);
     let mode = Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(CWD, NULL, FileType::CharacterDevice, mode, device)?;
-    // The umask does not apply to this one.
+    // mknod applies the umask, chmod does not.
     Ok(rustix::fs::chmod(NULL, mode)?)
 }
 
-/// A procfs with its masks, put together on the stage as [`assemble`] does. A path that the kernel does not offer needs no
-/// cover.
+/// Assembles a procfs with its masks on the stage. Paths that the kernel lacks need no mask.
 fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<OwnedFd> {
     let frame = Path::new(STAGE).join("frame");
     fs::create_dir(&frame)?;
@@ -247,11 +244,11 @@ fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<Own
         mount_tree::set_attributes(tree, &attributes)?;
         mount_tree::attach(tree, &frame.join(&bind.at))?;
     }
-    let there = |paths: &[PathBuf]| -> Vec<PathBuf> {
+    let existing = |paths: &[PathBuf]| -> Vec<PathBuf> {
         let paths = paths.iter().map(|path| frame.join(path));
         paths.filter(|path| path.exists()).collect()
     };
-    for path in there(&view.read_only) {
+    for path in existing(&view.read_only) {
         let tree = mount_tree::copy(&path, true)?;
         let attributes = Attributes {
             set: SEALED,
@@ -260,25 +257,25 @@ fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<Own
         mount_tree::set_attributes(&tree, &attributes)?;
         mount_tree::attach(&tree, &path)?;
     }
-    for path in there(&view.masked) {
+    for path in existing(&view.masked) {
         if path.is_dir() {
             rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::RDONLY, None)?;
         } else {
             mount_tree::attach(&mount_tree::copy(Path::new(NULL), false)?, &path)?;
         }
     }
-    take_off(&frame)
+    detach(&frame)
 }
 
-/// All that is mounted at a place of the stage, as one tree; the place is gone.
-fn take_off(frame: &Path) -> io::Result<OwnedFd> {
+/// Detaches all mounts at a place of the stage as one tree, and removes the place.
+fn detach(frame: &Path) -> io::Result<OwnedFd> {
     let tree = mount_tree::copy(frame, true)?;
     rustix::mount::unmount(frame, UnmountFlags::DETACH)?;
     fs::remove_dir(frame)?;
     Ok(tree)
 }
 
-/// Attaches the view inside the container, after everything libcontainer has mounted.
+/// Attaches a view inside the container, after libcontainer's mounts.
 pub(crate) fn attach(root: BorrowedFd<'_>, tree: &OwnedFd, destination: &Path) -> io::Result<()> {
     let path = destination.as_os_str().as_bytes();
     let directory = rooted::make_directories(root, path, 0o755)?;
@@ -295,7 +292,7 @@ fn open(staged: &Staged) -> Result<OwnedFd, String> {
     tree.map_err(|why| format!("mount {}: {why}", staged.destination.display()))
 }
 
-fn settle(at: &Path, tree: &OwnedFd) -> Result<(), String> {
+fn place_tree(at: &Path, tree: &OwnedFd) -> Result<(), String> {
     let made = if is_directory(tree) {
         fs::create_dir(at)
     } else {
@@ -309,7 +306,7 @@ fn is_directory(fd: &OwnedFd) -> bool {
     fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).is_ok_and(|m| m.is_dir())
 }
 
-/// `HOME=...` of a user by the root's /etc/passwd, read without following anything out of the root.
+/// `HOME=...` of a user by the root's /etc/passwd; no link leads out of the root.
 pub(crate) fn home(rootfs: &Path, uid: u32) -> Vec<u8> {
     let text = read_in_root(rootfs, b"/etc/passwd").unwrap_or_default();
     let mut lines = text
@@ -326,7 +323,7 @@ pub(crate) fn home(rootfs: &Path, uid: u32) -> Vec<u8> {
 }
 
 fn read_in_root(rootfs: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
-    /// Nobody's passwd is larger.
+    /// No real passwd file is larger.
     const LIMIT: u64 = 1 << 20;
     let root = File::open(rootfs)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;

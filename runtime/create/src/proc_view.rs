@@ -1,6 +1,6 @@
-//! The procfs that a container sees of a PID namespace that it joins: what is mounted, masked and read-only in it.
+//! A container's procfs of a joined PID namespace: what is mounted, masked and read-only in it.
 //!
-//! Pure; `place.rs` puts it together.
+//! Pure; `place.rs` assembles it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use oci_spec::runtime::{Linux, Mount};
 
 use crate::mount_option::{attribute, attributes};
 
-/// The procfs of a PID namespace that is joined, with what lies below its mount: attached as one tree at the very end.
+/// The procfs of a joined PID namespace with the mounts below it, attached last as one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcView {
     pub(crate) destination: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Bind {
     pub(crate) attributes: u64,
 }
 
-/// Takes a mount for `views`, if it is a procfs or lies in one. There is a view for each procfs.
+/// Takes a mount for `views` if it is a procfs or inside one. Each procfs gets a view.
 pub(crate) fn take(
     views: &mut Vec<ProcView>,
     mount: &Mount,
@@ -84,7 +84,7 @@ pub(crate) fn take(
     Ok(true)
 }
 
-/// Masks and read-only paths that lie in a procfs are made with it.
+/// Moves masked and read-only paths inside a procfs to its view.
 pub(crate) fn cover(views: &mut [ProcView], linux: &mut Linux) {
     let mut masked = linux.masked_paths().clone().unwrap_or_default();
     let mut read_only = linux.readonly_paths().clone().unwrap_or_default();

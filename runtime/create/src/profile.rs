@@ -1,10 +1,11 @@
-//! Seccomp: an OCI profile compiled to BPF by libseccomp, once per profile (it takes 16 to 20 ms).
+//! Seccomp: compiles an OCI profile to BPF by libseccomp, once per profile (16 to 20 ms).
 //!
-//! The cache is a directory of files named by a hash of the profile. A file holds the profile itself too, and is used
-//! only if that is the same.
+//! The cache has a file per profile, named by its hash. It is used only if the profile in it is
+//! equal.
 //!
-//! A system call newer than any that the profile names is unknown to it, not forbidden: it answers ENOSYS, and programs fall
-//! back to an older one (the rule of the OCI's runtime specification for `linux.seccomp`; runc does the same).
+//! A system call newer than all that the profile names counts as unknown, not forbidden: it returns
+//! ENOSYS, and programs fall back to an older one (the rule of the OCI runtime specification for
+//! `linux.seccomp`; runc does the same).
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,10 +22,10 @@ use oci_spec::runtime::{
     LinuxSeccompFilterFlag as Flag, LinuxSeccompOperator as Op, LinuxSyscall,
 };
 
-/// Changes with what is made of a profile: the cache may be an older version's.
+/// The version of the compilation: the cache may be an older version's.
 const COMPILER: u32 = 2;
 
-/// The filter, and where it is cached.
+/// The filter and its path in the cache.
 pub(crate) fn filter(profile: &LinuxSeccomp, cache: &Path) -> Result<(Filter, PathBuf), String> {
     let text = serde_json::to_vec(profile).map_err(|e| format!("seccomp profile: {e}"))?;
     let path = cache.join(format!("{:016x}.{COMPILER}.bpf", hash(&text)));
@@ -44,14 +45,14 @@ pub(crate) fn filter(profile: &LinuxSeccomp, cache: &Path) -> Result<(Filter, Pa
     Ok((filter, path))
 }
 
-/// FNV-1a; only a name, see above.
+/// FNV-1a; only a name.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
         (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// Whole or not at all: others compile the same profile at this moment.
+/// Atomic: other helpers may compile the same profile now.
 fn save(filter: &Filter, cache: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -62,7 +63,7 @@ fn save(filter: &Filter, cache: &Path, path: &Path) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-/// For seccomp(2). TSYNC is left out: there is one thread.
+/// Flags for seccomp(2), without TSYNC: there is one thread.
 fn flags(profile: &LinuxSeccomp) -> u32 {
     profile.flags().iter().flatten().fold(0, |all, flag| {
         all | match flag {
@@ -80,12 +81,12 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, String> {
     for arch in profile.architectures().iter().flatten() {
         context.add_arch(architecture(*arch)?).map_err(at)?;
     }
-    // Decide by a binary tree instead of a list: fewer instructions per system call.
-    let _not_in_old_libraries = context.set_ctl_optimize(2);
+    // A binary tree instead of a list: fewer instructions per system call.
+    let _ = context.set_ctl_optimize(2); // old libraries lack it
     for rule in profile.syscalls().iter().flatten() {
         add(&mut context, rule, default)?;
     }
-    // At most 4096 instructions of 8 bytes: fits a pipe.
+    // At most 4096 instructions of 8 bytes, which fit a pipe.
     let (read, write) = sys::pipe().map_err(|e| format!("compile the seccomp profile: {e}"))?;
     context.export_bpf(&write).map_err(at)?;
     drop(write);
@@ -96,8 +97,8 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, String> {
     Ok(program)
 }
 
-/// What stands before the compiled rules: ENOSYS for calls above the highest that the profile names, on each architecture.
-/// Nothing where others than the named are allowed, or left to a tracer.
+/// Code before the compiled rules: ENOSYS for calls above the highest that the profile names, per
+/// architecture. Empty if other calls are allowed or left to a tracer.
 fn unknown_calls(profile: &LinuxSeccomp) -> Vec<u8> {
     use Action as A;
     let refuses = matches!(
@@ -125,7 +126,7 @@ fn unknown_calls(profile: &LinuxSeccomp) -> Vec<u8> {
     enosys_above(&highest.collect::<Vec<_>>())
 }
 
-/// Pseudo numbers of calls that an architecture does not have are negative.
+/// The highest named call. Calls that an architecture lacks have negative pseudo numbers.
 fn highest_call(profile: &LinuxSeccomp, arch: ScmpArch) -> Option<u32> {
     let rules = profile.syscalls().iter().flatten();
     let numbers = rules.flat_map(LinuxSyscall::names).filter_map(|name| {
@@ -135,8 +136,8 @@ fn highest_call(profile: &LinuxSeccomp, arch: ScmpArch) -> Option<u32> {
     numbers.max()
 }
 
-/// AUDIT_ARCH_* as seccomp sees it. x32 has x86_64's, and numbers of its own from bit 30 on, which are left to the rules;
-/// so is an architecture that is not listed.
+/// AUDIT_ARCH_* for seccomp. x32 shares x86_64's and numbers its calls from bit 30 on: these, and
+/// unlisted architectures, are left to the rules.
 fn audit_token(arch: ScmpArch) -> Option<u32> {
     const WIDE: u32 = 1 << 31;
     const LITTLE: u32 = 1 << 30;
@@ -154,20 +155,20 @@ fn audit_token(arch: ScmpArch) -> Option<u32> {
     })
 }
 
-/// Classic BPF that answers ENOSYS above these numbers, and else goes on behind its end.
+/// Classic BPF: ENOSYS above these numbers, otherwise falls through to its end.
 fn enosys_above(highest: &[(u32, u32)]) -> Vec<u8> {
-    /// Where x32's numbers begin.
+    /// The first number of x32.
     const X32: u32 = 1 << 30;
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
     const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    // Of struct seccomp_data.
+    // Offsets in struct seccomp_data.
     const NUMBER: u32 = 0;
     const ARCHITECTURE: u32 = 4;
     let enosys = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-    // Code, how many to skip if so, if not, operand.
+    // Code, instructions to skip if true, if false, operand.
     let mut program: Vec<(u16, u8, u8, u32)> = Vec::new();
     for (token, number) in highest {
         program.extend([
@@ -199,7 +200,7 @@ fn add(
     let args = rule.args().as_deref().unwrap_or_default();
     for name in rule.names() {
         let at = |e| format!("compile the seccomp profile: {name}: {e}");
-        // What this library does not know the profile cannot name: the default action holds.
+        // Unknown to this library: the default action applies.
         let Ok(call) = ScmpSyscall::from_name(name) else {
             continue;
         };
@@ -208,7 +209,7 @@ fn add(
         if comparisons.is_empty() {
             context.add_rule(wanted, call).map_err(at)?;
         } else if twice {
-            // One rule can compare an argument once: either of them matches, as in runc.
+            // A rule can compare an argument only once: any of several rules matches, as in runc.
             for one in comparisons {
                 context
                     .add_rule_conditional(wanted, call, &[one])
@@ -231,7 +232,7 @@ fn comparison(arg: &LinuxSeccompArg) -> ScmpArgCompare {
         Op::ScmpCmpEq => ScmpCompareOp::Equal,
         Op::ScmpCmpGe => ScmpCompareOp::GreaterEqual,
         Op::ScmpCmpGt => ScmpCompareOp::Greater,
-        // The mask is the first value, what it must give the second.
+        // The mask is the first value, the result the second.
         Op::ScmpCmpMaskedEq => ScmpCompareOp::MaskedEqual(arg.value()),
     };
     let datum = match arg.op() {
@@ -255,7 +256,7 @@ fn action(action: Action, errno: Option<u32>) -> Result<ScmpAction, String> {
     })
 }
 
-/// Both crates know it by one name.
+/// Both crates use the same names.
 fn architecture(arch: Arch) -> Result<ScmpArch, String> {
     let known = arch.to_string().parse();
     known.map_err(|e| format!("compile the seccomp profile: {e}"))

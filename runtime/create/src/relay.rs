@@ -1,8 +1,8 @@
-//! Relay between libcontainer and an OCI hook that it runs (prestart, createRuntime, createContainer).
+//! Relay between libcontainer and the OCI hooks it runs: prestart, createRuntime, createContainer.
 //!
-//! libcontainer tells a hook the bundle that it was given itself, whose spec is stripped (`adjust.rs`). Many hooks read
-//! the container's environment and mounts there: they are told the container's directory, which holds the whole spec.
-//! The relay also keeps our descriptors from the hook: a process that it leaves behind would hold the status pipe.
+//! libcontainer passes hooks its own bundle, with a stripped spec (`adjust.rs`). Many read
+//! environment and mounts there, so the relay passes the container's directory instead. It also
+//! closes our descriptors: a process that a hook leaves behind would keep the status pipe open.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -14,13 +14,12 @@ use cairn_monitor::sys::{self, ExecVector};
 use oci_spec::runtime::{Hook, Spec};
 use serde_json::Value;
 
-/// The first argument of a relay.
 pub(crate) const OPTION: &str = "--hook";
 
-/// A state longer than this is none: annotations have 256 KiB at most.
+/// Limit of a state's size: annotations have at most 256 KiB.
 const MAX_STATE: u64 = 4 << 20;
 
-/// This program, also for a process in a user namespace, which may not be able to walk to it.
+/// This program, also from a user namespace without access to its path.
 const SELF: &str = "/proc/self/exe";
 
 /// Puts a relay before each hook that libcontainer runs. `directory` is the container's.
@@ -49,13 +48,13 @@ fn relay(hook: &mut Hook, directory: &Path) {
     ];
     args.extend(own.unwrap_or_else(|| vec![path]));
     hook.set_args(Some(args));
-    // None would be libcontainer's own idea of an environment.
+    // Without one, libcontainer would choose an environment.
     let env = hook.env().clone().unwrap_or_default();
     hook.set_env(Some(env));
     hook.set_path(SELF.into());
 }
 
-/// Becomes the hook; `args` are those behind the option. Returns only with an error.
+/// Executes the hook; `args` follow the option. Returns only on error.
 pub(crate) fn run(args: impl Iterator<Item = String>) -> String {
     match prepare(args) {
         Ok((path, argv, env)) => format!("{path:?}: {}", sys::execve(&path, &argv, &env)),

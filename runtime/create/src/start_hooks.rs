@@ -1,9 +1,9 @@
-//! startContainer hooks: run by init inside the container, after the start signal and before the program.
+//! startContainer hooks: run by init inside the container, after the start signal.
 //!
-//! Not by libcontainer: their programs are files of the container's image, and it would run them with every privilege of
-//! this helper. Here each is confined as the container's own program is, by the same tail. Their processes are made
-//! first, and wait: init gives up its own privileges before the first of them runs, since it is process 1 in the PID
-//! namespace where a hook with SYS_PTRACE looks around.
+//! libcontainer would run these files of the image with every privilege of this helper. Here the
+//! tail confines each like the container's own program. Their processes are made first and wait:
+//! init drops its own privileges before the first hook runs, since it is process 1 in a PID
+//! namespace that a hook with SYS_PTRACE can inspect.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -21,16 +21,15 @@ use serde_json::{Value, json};
 
 use crate::birth::{Birth, born_into};
 
-/// One hook, ready to run.
 pub(crate) struct StartHook {
     path: String,
     tail: Tail,
     timeout: Option<Duration>,
-    /// Without the pid, which init learns in its namespace.
+    /// Without the pid, which init adds.
     state: Value,
 }
 
-/// What hooks are told of the container in `directory`.
+/// The state of the container in `directory`, for hooks.
 pub(crate) fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
     json!({
         "ociVersion": spec.version(),
@@ -41,7 +40,7 @@ pub(crate) fn state(spec: &Spec, launch: &Launch, directory: &Path) -> Value {
     })
 }
 
-/// Takes them out of the spec. `process` is the container's own.
+/// Takes the hooks out of the spec. `process` is the container's.
 pub(crate) fn take(
     spec: &mut Spec,
     state: &Value,
@@ -87,45 +86,45 @@ fn prepare(
     })
 }
 
-/// The process of a hook, which waits to run.
 pub(crate) struct Waiting<'a> {
     hook: &'a StartHook,
     child: i32,
     ended: OwnedFd,
     go: OwnedFd,
-    /// The other end of `go`: with a reader of our own, a write to a hook that has ended is no SIGPIPE.
+    /// The read end of `go`, kept open so that a write to an ended hook does not raise SIGPIPE.
     waits: OwnedFd,
 }
 
 impl StartHook {
-    /// Makes its process, `inside` the PID namespace that init was born into or in ours.
+    /// Makes its process, in the PID namespace of a born init, or else in ours.
     pub(crate) fn begin(&self, inside: Option<&Birth>) -> Result<Waiting<'_>, String> {
         let at = |e: io::Error| format!("startContainer hook {}: {e}", self.path);
         let mut state = self.state.clone();
         let init = inside.and_then(Birth::pid);
         state["pid"] = init.unwrap_or(std::process::id().cast_signed()).into();
         let stdin = sys::memory_file(state.to_string().as_bytes()).map_err(at)?;
-        let (heard, said) = sys::pipe().map_err(at)?;
+        let (report_read, report) = sys::pipe().map_err(at)?;
         let (waits, go) = sys::pipe().map_err(at)?;
         let mut child = match sys::fork_into(None).map_err(at)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let ready = sys::dup_to(stdin.as_raw_fd(), 0).and_then(|()| sys::dup_to(2, 1));
                 if ready.is_ok() {
-                    self.become_hook(inside, &said, &waits);
+                    self.become_hook(inside, &report, &waits);
                 }
                 sys::exit_now(127)
             }
         };
-        drop(said);
-        // A pid comes from a process that has the rights of the container and no others; a text says why there is none.
+        drop(report);
+        // A pid comes from a process with the container's rights only; a text is the reason of a
+        // failure.
         let mut answer = [0; 512];
-        let pid = match sys::read(heard.as_fd(), &mut answer).map_err(at)? {
+        let pid = match sys::read(report_read.as_fd(), &mut answer).map_err(at)? {
             4 => i32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]),
             0 => return Err(at(io::Error::other("ended before it could run"))),
             n => return Err(at(io::Error::other(String::from_utf8_lossy(&answer[..n])))),
         };
-        // Others of the namespace may have written it.
+        // Other processes of the namespace may have written the pid.
         if inside.is_some() && sys::is_child(pid) {
             child = pid;
         }
@@ -138,21 +137,20 @@ impl StartHook {
         })
     }
 
-    /// In a child: returns if there is nothing to execute.
-    fn become_hook(&self, inside: Option<&Birth>, said: &OwnedFd, waits: &OwnedFd) {
-        let mut keep = [said.as_raw_fd(), waits.as_raw_fd()];
-        let report = |bytes: &[u8]| sys::write(said.as_fd(), bytes);
+    fn become_hook(&self, inside: Option<&Birth>, report: &OwnedFd, waits: &OwnedFd) {
+        let mut keep = [report.as_raw_fd(), waits.as_raw_fd()];
+        let send = |bytes: &[u8]| sys::write(report.as_fd(), bytes);
         match inside {
             // SAFETY: only the two are used from here on, and the caller ends.
             #[allow(unsafe_code)]
             None => match unsafe { self.tail.become_user(&mut keep) } {
-                Ok(()) => drop(report(&std::process::id().to_ne_bytes())),
-                Err(e) => return drop(report(self.tail.describe(&e).as_bytes())),
+                Ok(()) => drop(send(&std::process::id().to_ne_bytes())),
+                Err(e) => return drop(send(self.tail.describe(&e).as_bytes())),
             },
             Some(birth) => match born_into(birth.namespace(), &self.tail, &mut keep) {
-                Ok(Fork::Parent(pid)) => return drop(report(&pid.to_ne_bytes())),
+                Ok(Fork::Parent(pid)) => return drop(send(&pid.to_ne_bytes())),
                 Ok(Fork::Child) => {}
-                Err(text) => return drop(report(text.as_bytes())),
+                Err(text) => return drop(send(text.as_bytes())),
             },
         }
         // SAFETY: only this one is used from here on, and the caller ends.
@@ -172,8 +170,8 @@ impl Waiting<'_> {
         [&self.ended, &self.go, &self.waits].map(AsRawFd::as_raw_fd)
     }
 
-    /// Runs it to its end; anything but success is an error. Uses few system calls: the container's seccomp filter may be
-    /// in force.
+    /// Runs the hook to its end; anything but success is an error. Uses few system calls: the
+    /// container's seccomp filter may apply.
     pub(crate) fn run(self) -> Result<(), String> {
         let path = &self.hook.path;
         let at = |e: io::Error| format!("startContainer hook {path}: {e}");
@@ -188,7 +186,7 @@ impl Waiting<'_> {
     }
 }
 
-/// The child's exit code, or none if its time was over: it is dead then.
+/// The child's exit code; `None` if its time ended, and it was killed.
 fn wait(child: i32, ended: &OwnedFd, timeout: Option<Duration>) -> io::Result<Option<i32>> {
     let deadline = timeout.map(|t| Instant::now() + t);
     let mut in_time = true;

@@ -1,7 +1,7 @@
-//! The container's cgroups as the monitor uses them: join, sub-groups for execs, kill, OOM count.
+//! The monitor's use of the container's cgroups: join, sub-groups for execs, kill, OOM count.
 //!
-//! The directories are the daemon's, made and limited before; only `exec-<n>` below them is made and removed here. All
-//! paths are computed from the launch file, never from `/proc/<init>/cgroup`: after a failed create there is no init.
+//! The daemon makes and limits the directories; this module adds only `exec-<n>` below them. Paths
+//! come from the launch file, never from `/proc/<init>/cgroup`: a failed create has no init.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,14 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cgroup_tree::{self, gone, is_gone};
+use crate::cgroup_tree::{self, ignore_missing, is_gone};
 use crate::record::CgroupDir;
 use crate::sys;
 
-/// How long killed processes may take to be gone.
+/// Limit for killed processes to exit.
 const DYING: Duration = Duration::from_secs(10);
 
-/// The directories of one container.
 pub struct Cgroups {
     v1: Vec<(String, PathBuf)>,
     unified: Option<PathBuf>,
@@ -50,8 +49,8 @@ impl Cgroups {
         found.map(|(_, path)| path.as_path())
     }
 
-    /// The `tasks` files of the v1 directories. A single-threaded process that writes `0` to one joins without the
-    /// 7 to 20 ms that a write to `cgroup.procs` waits for RCU.
+    /// Opens the `tasks` files of the v1 directories. A single-threaded process joins by writing
+    /// `0`, without the 7 to 20 ms that a write to `cgroup.procs` waits for RCU.
     pub fn tasks(&self) -> io::Result<Vec<File>> {
         self.v1
             .iter()
@@ -59,7 +58,7 @@ impl Cgroups {
             .collect()
     }
 
-    /// Joins every v1 directory. For a single-threaded process, about itself.
+    /// Moves the calling, single-threaded process to every v1 directory.
     pub fn join(&self) -> io::Result<()> {
         for ((_, dir), mut tasks) in self.v1.iter().zip(self.tasks()?) {
             tasks
@@ -69,14 +68,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Where an exec's own group is made: kill it as a whole where the kernel can, else beside its pids.
+    /// The parent of exec groups: on v2, where `cgroup.kill` kills a group; else beside its pids.
     fn session_parent(&self) -> Option<&Path> {
         self.unified()
             .or_else(|| self.v1("pids"))
             .or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
     }
 
-    /// Makes `exec-<n>`, or, where a container that may write to its cgroups has taken that name, one that it cannot guess.
+    /// Makes `exec-<n>`, or adds a random suffix if the container itself has taken that name.
     ///
     /// # Errors
     /// The kernel's, with the path.
@@ -100,7 +99,7 @@ impl Cgroups {
         }))
     }
 
-    /// Kills everything in the container's groups, and waits until it is gone (bounded).
+    /// Kills everything in the container's groups and waits for its end (bounded).
     pub fn kill_all(&self) -> io::Result<()> {
         if let Some(dir) = self.unified() {
             match kill_v2(dir, self.v1("freezer")) {
@@ -114,16 +113,16 @@ impl Cgroups {
         }
     }
 
-    /// Every process below, once (for signals other than SIGKILL).
+    /// Lists the processes below, once (for signals other than SIGKILL).
     pub fn processes(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.session_parent() {
-            let _as_far_as_they_are_known = cgroup_tree::list_processes(dir, &mut pids);
+            let _ = cgroup_tree::list_processes(dir, &mut pids); // or those found so far
         }
         pids
     }
 
-    /// How many processes the kernel killed for memory in this container (CRI-144). Read before the group is removed.
+    /// The number of OOM kills (CRI-144). Must be read before the group is removed.
     pub fn oom_kills(&self) -> u64 {
         let text = match (self.v1("memory"), self.unified()) {
             (Some(dir), _) => fs::read_to_string(dir.join("memory.oom_control")),
@@ -137,7 +136,7 @@ impl Cgroups {
             .sum()
     }
 
-    /// Removes the exec groups that are left.
+    /// Removes the remaining exec groups.
     pub fn remove_sessions(&self) -> io::Result<()> {
         let Some(parent) = self.session_parent() else {
             return Ok(());
@@ -156,7 +155,6 @@ impl Cgroups {
     }
 }
 
-/// An exec's own group.
 pub struct Session {
     path: PathBuf,
     v2: bool,
@@ -168,7 +166,7 @@ impl Session {
         self.v2.then(|| File::open(&self.path)).transpose()
     }
 
-    /// The v1 file to join by.
+    /// Opens the v1 file to join by.
     pub fn tasks(&self) -> io::Result<Option<File>> {
         let tasks = || open_write(&self.path.join("tasks"));
         (!self.v2).then(tasks).transpose()
@@ -184,16 +182,16 @@ impl Session {
         kill_by_hand(&self.path)
     }
 
-    /// False: something still runs in it.
+    /// Removes the group. False: a process is still in it.
     pub fn remove(&self) -> bool {
-        gone(fs::remove_dir(&self.path)).is_ok()
+        ignore_missing(fs::remove_dir(&self.path)).is_ok()
     }
 }
 
-/// `cgroup.kill`, and wait. An error that [`is_gone`]: the kernel has none, or the directory is not there any more.
+/// Writes `cgroup.kill` and waits. [`is_gone`] errors: the kernel lacks the file, or no directory.
 fn kill_v2(dir: &Path, freezer: Option<&Path>) -> io::Result<()> {
     write_file(&dir.join("cgroup.kill"), b"1")?;
-    // A frozen v1 group keeps the killed from dying; what is not frozen is dying, and freezes nothing any more.
+    // A frozen v1 group keeps killed processes from exiting; the others exit and cannot freeze.
     let thawed = freezer.map_or(Ok(()), cgroup_tree::thaw);
     let events = File::open(dir.join("cgroup.events"))?;
     let deadline = Instant::now() + DYING;
@@ -209,7 +207,7 @@ fn kill_v2(dir: &Path, freezer: Option<&Path>) -> io::Result<()> {
         let Some(left) = deadline.checked_duration_since(Instant::now()) else {
             return thawed.and_then(|()| Err(still_there()));
         };
-        // The kernel says POLLPRI when `populated` changes.
+        // The kernel signals POLLPRI when `populated` changes.
         sys::poll_one(
             events.as_fd(),
             libc::POLLPRI,
@@ -218,7 +216,7 @@ fn kill_v2(dir: &Path, freezer: Option<&Path>) -> io::Result<()> {
     }
 }
 
-/// Without `cgroup.kill`: freeze, so that nothing forks away; kill all; thaw; again until empty.
+/// Kills without `cgroup.kill`: freeze against forks, kill all, thaw; repeat until empty.
 fn kill_by_hand(dir: &Path) -> io::Result<()> {
     let freezer = dir.join("freezer.state");
     let deadline = Instant::now() + DYING;
@@ -228,7 +226,7 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
         let frozen = freezer.exists() && write_file(&freezer, b"FROZEN").is_ok();
         let listed = cgroup_tree::list_processes(dir, &mut pids);
         for pid in &pids {
-            let _gone_already = sys::kill(*pid, libc::SIGKILL);
+            let _ = sys::kill(*pid, libc::SIGKILL); // it may have exited
         }
         if frozen {
             write_file(&freezer, b"THAWED")?;

@@ -1,8 +1,9 @@
-//! Walks a cgroup with all cgroups below it. A container that may write to its cgroups chooses how deep and how wide they are.
+//! Walks a cgroup and all cgroups below it, as deep and wide as a container may make them.
 //!
-//! Two descriptors are open at most, and the names of a directory are read by the first one that opens it, in one pass. A
-//! position in it means nothing to another descriptor: it is a hash of a name, and a container finds names that have the
-//! same. The way up is `..`: the kernel moves no cgroup to another parent. Paths would end at 4096 bytes.
+//! At most two descriptors are open. The first one to open a directory reads all its names in one
+//! pass: a directory position is a hash of a name, and a container can find names with equal
+//! hashes. The way up is `..`: the kernel never moves a cgroup to another parent. Paths end at 4096
+//! bytes.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,31 +15,31 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, unlinkat};
 use rustix::io::Errno;
 
-/// Most cgroups that one walk visits. Each takes kilobytes of the kernel's memory.
+/// Limit of cgroups per walk. Each takes kilobytes of kernel memory.
 const MOST: usize = 1 << 20;
-/// Most bytes of names that one walk keeps: 64 for each cgroup.
+/// Limit of name bytes kept per walk: 64 for each cgroup.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Adds the processes of the cgroup at `top` and of all below it, as this PID namespace sees them. Zombies are not
-/// among them. A cgroup that does not exist has none. After an error, those found until then are in `into`.
+/// Adds the processes of the cgroup at `top` and of all below it, as this PID namespace sees them,
+/// without zombies. A missing cgroup has none. After an error, `into` has those found so far.
 ///
 /// # Errors
-/// More than a million cgroups, or very many of very long names; or the kernel's.
+/// More than a million cgroups, too many bytes of their names, or the kernel's.
 pub fn list_processes(top: &Path, into: &mut impl Extend<i32>) -> io::Result<()> {
     let walked = walk(top, |step| match step {
         Step::Enter(group) => read_processes(group, into),
         Step::Leave(..) => Ok(()),
     });
-    gone(walked)
+    ignore_missing(walked)
 }
 
-/// Removes the cgroup at `top` and all below it. What does not exist is removed already.
+/// Removes the cgroup at `top` and all below it; a missing one counts as removed.
 ///
 /// # Errors
-/// The last that could not be removed, such as one with a process in it; all others are removed then.
+/// The last failed removal, such as of a cgroup with a process; all others are removed.
 pub fn remove(top: &Path) -> io::Result<()> {
-    // Usually nothing is below it.
-    match gone(std::fs::remove_dir(top)) {
+    // Usually it has no children.
+    match ignore_missing(std::fs::remove_dir(top)) {
         Err(e) if is_busy(&e) => {}
         other => return other,
     }
@@ -46,27 +47,27 @@ pub fn remove(top: &Path) -> io::Result<()> {
     let walked = walk(top, |step| {
         if let Step::Leave(parent, name) = step
             && let Err(e) =
-                gone(unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(io::Error::from))
+                ignore_missing(unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(io::Error::from))
         {
             failed = Some(e);
         }
         Ok(())
     });
-    gone(walked)?;
-    gone(std::fs::remove_dir(top)).map_err(|e| failed.unwrap_or(e))
+    ignore_missing(walked)?;
+    ignore_missing(std::fs::remove_dir(top)).map_err(|e| failed.unwrap_or(e))
 }
 
-/// Thaws the cgroup at `top` of the v1 freezer, and all below it that are frozen by themselves: the container may have done
-/// that, and no signal ends a process in one of them.
+/// Thaws the cgroup at `top` of the v1 freezer, and all below it that the container may have
+/// frozen: no signal ends a frozen process.
 ///
 /// # Errors
 /// As [`list_processes`].
 pub fn thaw(top: &Path) -> io::Result<()> {
     let walked = walk(top, |step| match step {
-        Step::Enter(group) => gone(thaw_one(group)),
+        Step::Enter(group) => ignore_missing(thaw_one(group)),
         Step::Leave(..) => Ok(()),
     });
-    gone(walked)
+    ignore_missing(walked)
 }
 
 fn thaw_one(group: BorrowedFd<'_>) -> io::Result<()> {
@@ -80,7 +81,7 @@ fn thaw_one(group: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A process or another cgroup is still in it. ENOTEMPTY is what other file systems say.
+/// A process or another cgroup is still in it. Other file systems return ENOTEMPTY.
 pub fn is_busy(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -88,15 +89,15 @@ pub fn is_busy(error: &io::Error) -> bool {
     )
 }
 
-/// What comes of a removal, or of work on a cgroup, for whom it is fine if there was nothing.
-pub fn gone(done: io::Result<()>) -> io::Result<()> {
+/// Treats a missing cgroup or file as success.
+pub fn ignore_missing(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(e) if is_gone(&e) => Ok(()),
         other => other,
     }
 }
 
-/// How the kernel names a cgroup that was removed: ENODEV where it was opened before.
+/// Whether the error means a removed cgroup: ENODEV if it was opened before.
 pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || is(error, Errno::NODEV)
 }
@@ -106,9 +107,9 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 }
 
 enum Step<'a> {
-    /// Before all that is below it.
+    /// Before all cgroups below it.
     Enter(BorrowedFd<'a>),
-    /// After all that is below it: its parent, and its name there. The top is not left.
+    /// After all cgroups below it: its parent and its name there. Not called for the top.
     Leave(BorrowedFd<'a>, &'a CStr),
 }
 
@@ -117,7 +118,7 @@ fn walk(top: &Path, mut visit: impl FnMut(Step<'_>) -> io::Result<()>) -> io::Re
     visit(Step::Enter(dir.as_fd()))?;
     let mut names = Names::default();
     names.read(&dir, top)?;
-    // How many bytes of the names are not of this directory's children; of each directory above it as well.
+    // The length of the names above this directory's children; and of those of each ancestor.
     let mut others = 0;
     let mut above: Vec<usize> = Vec::new();
     loop {
@@ -150,22 +151,22 @@ fn open<P: rustix::path::Arg>(at: impl AsFd, name: P) -> rustix::io::Result<Owne
     openat(at, name, flags, Mode::empty())
 }
 
-/// Of each directory on the way down its name, behind those beside it that are still to be visited. Each ends with a NUL.
+/// The directories on the way down, each after its unvisited siblings, NUL-terminated.
 #[derive(Default)]
 struct Names {
     bytes: Vec<u8>,
-    /// Those that were visited as well.
+    /// The number of names, visited ones included.
     read: usize,
 }
 
 impl Names {
-    /// Adds the directories in `dir`, which was just opened.
+    /// Adds the subdirectories of `dir`, whose position must be at the start.
     fn read(&mut self, dir: &OwnedFd, top: &Path) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 2048];
         let mut entries = RawDir::new(dir, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = match entry {
-                // It was removed meanwhile.
+                // Removed concurrently.
                 Err(Errno::NOENT) => return Ok(()),
                 other => other?,
             };
@@ -184,10 +185,10 @@ impl Names {
         Ok(())
     }
 
-    /// False: there are too many.
+    /// False at a limit.
     fn add(&mut self, name: &CStr) -> bool {
         let name = name.to_bytes_with_nul();
-        // The top has been visited, too.
+        // Plus one for the top.
         if self.read + 1 >= MOST || self.bytes.len() + name.len() > MOST_BYTES {
             return false;
         }
@@ -218,12 +219,12 @@ fn read_processes(group: BorrowedFd<'_>, into: &mut impl Extend<i32>) -> io::Res
         .map_err(io::Error::from)
         .and_then(|file| File::from(file).read_to_string(&mut text).map(drop));
     match read {
-        // A threaded cgroup of the container's own does not list processes; its domain does.
+        // A threaded cgroup of the container does not list processes; its domain does.
         Err(e) if is(&e, Errno::OPNOTSUPP) => return Ok(()),
-        other => gone(other)?,
+        other => ignore_missing(other)?,
     }
     let pids = text.lines().filter_map(|line| line.parse::<i32>().ok());
-    // 0: a process outside of our PID namespace.
+    // 0 is a process outside of our PID namespace.
     into.extend(pids.filter(|pid| *pid > 0));
     Ok(())
 }
@@ -236,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// A chain of directories of 200 bytes each, deeper than a path can say, and wide ones.
+    /// Wide directories, and a chain of 100 names of 200 bytes: deeper than a path can express.
     fn tree() -> (tempfile::TempDir, usize) {
         let tmp = tempfile::tempdir().unwrap();
         fs::write(tmp.path().join("cgroup.procs"), "1\n0\n").unwrap();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_listed_deeper_than_a_path_can_say() {
+    fn processes_are_listed_deeper_than_a_path_can_express() {
         let (tmp, _) = tree();
         let mut pids = Vec::new();
         list_processes(tmp.path(), &mut pids).unwrap();
@@ -273,11 +274,13 @@ mod tests {
         remove_files(tmp.path());
     }
 
-    /// Files stand for nothing in a cgroup: they go with its directory.
+    /// A cgroup's files disappear with its directory; here they are removed first.
     fn remove_files(top: &Path) {
         let removed = walk(top, |step| {
             if let Step::Enter(group) = step {
-                gone(unlinkat(group, c"cgroup.procs", AtFlags::empty()).map_err(io::Error::from))?;
+                ignore_missing(
+                    unlinkat(group, c"cgroup.procs", AtFlags::empty()).map_err(io::Error::from),
+                )?;
             }
             Ok(())
         });
@@ -310,7 +313,7 @@ mod tests {
         assert_eq!(names.last(), c"a");
         names.forget_last();
         assert!(names.bytes.is_empty());
-        // Also if no more than one is there at a time.
+        // Counts names that were forgotten, too.
         while names.add(c"d") {
             names.forget_last();
         }
@@ -351,21 +354,21 @@ mod tests {
 
     impl Drop for Own {
         fn drop(&mut self) {
-            // Not by what is tested. Files of a cgroup go with it.
+            // Independent of the tested code. Files of a cgroup disappear with it.
             fn clean(dir: &Path) {
                 for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                     if entry.file_type().is_ok_and(|of| of.is_dir()) {
                         clean(&entry.path());
                     }
                 }
-                let _removed_already = fs::remove_dir(dir);
+                let _ = fs::remove_dir(dir); // it may be removed already
             }
             clean(&self.0);
         }
     }
 
-    /// The kernel places a directory of a cgroup by a hash of its name. That of `al` is that of `ba`,
-    /// and the four longer ones share another.
+    /// The kernel orders a directory of a cgroup by a hash of the name. `al` and `ba` have the same
+    /// hash, and so have the four longer names.
     #[test]
     fn cgroups_whose_names_the_kernel_places_alike_are_entered_once_each_and_removed() {
         let alike = ["al", "ba", "alal", "alba", "baal", "baba"];
@@ -390,7 +393,8 @@ mod tests {
             })
             .unwrap();
             assert_eq!(entered, made.len(), "{}", own.0.display());
-            // Each below its parent before that: six groups of the six and their parent, each of another name.
+            // Each is left before its parent: six groups of six with their parent, each with
+            // another name.
             let mut seen = BTreeSet::from([Vec::new()]);
             for group in left.chunks(alike.len() + 1) {
                 let (outer, inner) = group.split_last().unwrap();
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_busy_stays_and_is_the_error_and_all_beside_it_goes() {
+    fn a_busy_cgroup_stays_and_is_the_error_and_all_beside_it_is_removed() {
         let tmp = tempfile::tempdir().unwrap();
         fs::create_dir_all(tmp.path().join("a/b/c")).unwrap();
         fs::create_dir_all(tmp.path().join("d/e")).unwrap();

@@ -1,15 +1,15 @@
-//! Bytes in, values out: the little codec below every message and every file of the monitor.
+//! The binary codec of every message and every file of the monitor.
 //!
-//! Pure. Numbers are little-endian, byte strings carry a u32 length, lists a u32 count, an option a flag; a struct is its
-//! fields in the order that [`coded!`] is given. Decoding trusts nothing: every length is checked against what is left
-//! before anything is allocated.
+//! Pure. Numbers are little-endian; byte strings have a u32 length, lists a u32 count, options a
+//! flag. A struct is its fields in the order given to [`coded!`]. Decoding checks every length
+//! against the remaining bytes before it allocates.
 
 use std::fmt;
 
 /// Version of the frames and of the files `launch`, `pid` and `exit`.
 pub const VERSION: u16 = 1;
 
-/// Decoding error. One line, without the bytes themselves (they may hold environment values).
+/// Decoding error: one line without the bytes, which may contain environment values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError(pub &'static str);
 
@@ -23,15 +23,13 @@ impl std::error::Error for DecodeError {}
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// A value that has a form in bytes.
+/// A value with a binary form.
 pub trait Coded: Sized {
-    /// Appends it.
     fn put(&self, out: &mut Vec<u8>);
-    /// Takes one off the front.
     fn take(r: &mut Reader<'_>) -> Result<Self>;
 }
 
-/// Makes a struct [`Coded`]: field by field, in this order.
+/// Implements [`Coded`] for a struct: field by field, in this order.
 macro_rules! coded {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $crate::codec::Coded for $type {
@@ -49,7 +47,7 @@ macro_rules! coded {
 }
 pub(crate) use coded;
 
-/// A value as a whole file, behind the version.
+/// Encodes a value as a file, after the version.
 pub fn to_file(value: &impl Coded) -> Vec<u8> {
     let mut out = Vec::new();
     VERSION.put(&mut out);
@@ -57,7 +55,7 @@ pub fn to_file(value: &impl Coded) -> Vec<u8> {
     out
 }
 
-/// What [`to_file`] gave. `unsupported` is the error of another version.
+/// Decodes a file of [`to_file`]. `unsupported` is the error for another version.
 pub fn from_file<T: Coded>(bytes: &[u8], unsupported: &'static str) -> Result<T> {
     let mut r = Reader::new(bytes);
     if u16::take(&mut r)? != VERSION {
@@ -68,7 +66,6 @@ pub fn from_file<T: Coded>(bytes: &[u8], unsupported: &'static str) -> Result<T>
     Ok(value)
 }
 
-/// Takes values off a slice, front to back.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -93,12 +90,12 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// A kind or a flag. No [`Coded`], so that a `Vec<u8>` is a byte string and no list.
+    /// A kind or a flag. `u8` is not [`Coded`], so that a `Vec<u8>` is a byte string.
     pub fn u8(&mut self) -> Result<u8> {
         Ok(self.bytes(1)?[0])
     }
 
-    /// Ends the decoding. Bytes left over mean another version or damage.
+    /// Ends the decoding. Remaining bytes mean another version or damage.
     pub fn end(self) -> Result<()> {
         if self.rest.is_empty() {
             Ok(())
@@ -163,7 +160,7 @@ impl Coded for String {
     }
 }
 
-/// Items are at least one byte each, so that a count can never outrun the bytes left.
+/// An item has at least one byte, so that a count cannot exceed the remaining bytes.
 impl<T: Coded> Coded for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);

@@ -1,4 +1,4 @@
-//! `cairn-create`: spawned once, tells what it did, gone. And start, by libcontainer's notify socket.
+//! Runs `cairn-create`, reads its reports, and starts init by libcontainer's notify socket.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,25 +17,25 @@ use cairn_monitor::sys::{self, ExecVector, Fork};
 
 use crate::output::Output;
 
-/// The helper at work, and what stays of it until init has executed its program.
+/// The running helper, and its pipes until init has executed its program.
 pub(crate) struct Creation {
     pub(crate) helper: i32,
-    /// Messages of the helper and of what it forked.
+    /// Messages of the helper and of its forks.
     report: Option<OwnedFd>,
     /// The exec status pipe.
     status: Option<OwnedFd>,
-    said: Vec<u8>,
+    reported: Vec<u8>,
     console: Option<UnixListener>,
     errors: Vec<String>,
     failed: Option<String>,
-    /// Init, where it is not the process that libcontainer made.
+    /// Init, if it is not the process that libcontainer made.
     born: Option<i32>,
     pub(crate) pid: Option<i32>,
 }
 
 impl Creation {
-    /// Spawns the helper, which builds in a copy of `mounts`. The container's output is `output`'s from now on; the write
-    /// end of its stdin, if it has a pipe there, is the caller's.
+    /// Spawns the helper, which builds in a copy of `mounts`. `output` owns the container's output;
+    /// the caller owns the returned write end of its stdin.
     pub(crate) fn spawn(
         launch: &Launch,
         cgroups: &Cgroups,
@@ -76,7 +76,7 @@ impl Creation {
             helper,
             report: Some(report),
             status: Some(status),
-            said: Vec::new(),
+            reported: Vec::new(),
             console,
             errors: Vec::new(),
             failed: None,
@@ -94,14 +94,13 @@ impl Creation {
         self.status.as_ref().map(|fd| fd.as_raw_fd())
     }
 
-    /// Reads what the helper said so far.
     pub(crate) fn read_report(&mut self) {
         let mut buf = [0; report::MAX];
         while let Some(fd) = &self.report {
             match sys::read(fd.as_fd(), &mut buf) {
                 Ok(0) => self.report = None,
                 Ok(n) => match Report::decode(&buf[..n]) {
-                    // Bounded: the first lines tell what happened.
+                    // Bounded: the first lines are the most specific.
                     Some(Report::Error(text)) if self.errors.len() < 16 => self.errors.push(text),
                     Some(Report::Born(pid)) => self.born = Some(pid),
                     Some(Report::Created(pid)) => self.pid = self.born.or(Some(pid)),
@@ -114,15 +113,17 @@ impl Creation {
         }
     }
 
-    /// The status pipe: none while init has not come to its program or failed. `Ok` is a running program.
+    /// `None` until init has reached its program or failed; `Ok` if the program runs.
     pub(crate) fn started(&mut self) -> Option<Result<(), String>> {
         let fd = self.status.as_ref()?;
         let mut buf = [0; 512];
         loop {
             match sys::read(fd.as_fd(), &mut buf) {
                 Ok(0) => break,
-                Ok(n) if self.said.len() < report::MAX => self.said.extend_from_slice(&buf[..n]),
-                // More than is ever said: a container of the same pid namespace writes to it.
+                Ok(n) if self.reported.len() < report::MAX => {
+                    self.reported.extend_from_slice(&buf[..n])
+                }
+                // The limit: a container of the same pid namespace may write to the pipe.
                 Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => break,
@@ -130,15 +131,15 @@ impl Creation {
         }
         self.status = None;
         self.read_report();
-        Some(match self.said.split_first() {
+        Some(match self.reported.split_first() {
             Some((&REACHED, [])) => Ok(()),
             Some((&REACHED, text)) => Err(String::from_utf8_lossy(text).into_owned()),
             _ => Err(self.why("init ended before its program")),
         })
     }
 
-    /// The first ERROR line tells most; the error returned is often shallow. When one of the helper's processes ends,
-    /// the others complain about their channel: that is never the cause.
+    /// The first ERROR line is the most specific; the returned error is often shallow. A broken
+    /// channel is never the cause: it is reported when another process of the helper ends.
     pub(crate) fn why(&self, otherwise: &str) -> String {
         let cause = self
             .errors
@@ -152,7 +153,7 @@ impl Creation {
         }
     }
 
-    /// An init that was born without a scheduler gets it here, where the privilege is.
+    /// Sets the scheduler of an init that was born without one: the monitor has the privilege.
     pub(crate) fn schedule(&self, pid: i32) -> io::Result<()> {
         if self.born.is_none() {
             return Ok(());
@@ -163,7 +164,7 @@ impl Creation {
             .map_err(|e| io::Error::new(e.kind(), format!("set the scheduler: {e}")))
     }
 
-    /// The terminal's master, sent by init before it reported ready.
+    /// Takes the terminal's master, which init sent before it reported ready.
     pub(crate) fn take_terminal(&mut self) -> io::Result<Option<OwnedFd>> {
         let Some(listener) = self.console.take() else {
             return Ok(None);
@@ -178,20 +179,19 @@ impl Creation {
     }
 }
 
-/// Lets init run: it waits in accept on this socket, and reads to its end.
+/// Lets init run: it accepts on this socket and reads to the end.
 pub(crate) fn notify(id: &str) -> io::Result<()> {
     UnixStream::connect(format!("{STATE}/{id}/notify.sock"))?.write_all(b"start container")
 }
 
-/// Whether the container has OCI hooks for this point.
 pub(crate) fn has_hooks(point: &str) -> bool {
     fs::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
 }
 
-/// Starts the helper to run them; its end is their end. What they say or how they fail changes nothing (OCI: a failing
-/// poststart or poststop hook is not an error of the operation).
+/// Starts the helper to run the hooks; it ends with them. Their failure is ignored (OCI: a failing
+/// poststart or poststop hook does not fail the operation).
 pub(crate) fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i32> {
-    // It wants a report socket, which nobody reads here.
+    // The helper needs a report socket; its reports are not read.
     let (_ours, theirs) = sys::seqpacket_pair()?;
     let args = [
         b"--hooks".to_vec(),
@@ -201,8 +201,8 @@ pub(crate) fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i3
     spawn(launch, &args, None, vec![(theirs, REPORT_FD)])
 }
 
-/// Starts the helper with exactly these descriptors, in this cgroup v2 directory if one is given (v1 directories it
-/// joins itself).
+/// Starts the helper with exactly these descriptors, in this cgroup v2 directory. The helper joins
+/// v1 directories itself.
 fn spawn(
     launch: &Launch,
     args: &[Vec<u8>],
@@ -215,7 +215,7 @@ fn spawn(
     let argv = ExecVector::new(&argv).map_err(nul)?;
     let env = ExecVector::new(&[]).map_err(nul)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    // Out of the way of the numbers they get.
+    // Moves them away from their final numbers.
     let inherited = inherited
         .into_iter()
         .map(|(fd, number)| Ok((sys::dup_above(fd.as_fd(), 64)?, number)))
@@ -239,7 +239,7 @@ fn spawn(
             unsafe {
                 sys::close_all_but(&mut keep);
             }
-            let _not_executed = sys::execve(&path, &argv, &env);
+            let _ = sys::execve(&path, &argv, &env); // returns only on failure
             sys::exit_now(127)
         }
     }

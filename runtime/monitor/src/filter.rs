@@ -1,11 +1,12 @@
-//! A compiled seccomp filter as a file: `cairn-create` writes it once per profile, init and every exec load it.
+//! A compiled seccomp filter as a file. `cairn-create` writes one per profile; init and execs load
+//! it.
 //!
-//! Pure. The file holds the profile's own text too: whoever takes a filter from the cache compares the text, so that
-//! a name clash cannot hand out a foreign filter.
+//! Pure. The file contains the profile's text, which the cache compares: a name clash cannot return
+//! another profile's filter.
 
 use crate::codec::{self, DecodeError, coded};
 
-/// The kernel's own bound on instructions.
+/// The kernel's limit.
 const MAX_INSTRUCTIONS: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +40,6 @@ impl Filter {
         Ok(filter)
     }
 
-    /// As the kernel takes it.
     pub fn instructions(&self) -> Vec<libc::sock_filter> {
         let word = |c: &[u8]| u32::from_ne_bytes([c[4], c[5], c[6], c[7]]);
         self.program

@@ -1,7 +1,7 @@
-//! An OCI spec's `process` (and the seccomp question of its `linux`) as a [`Process`].
+//! Converts an OCI spec's `process` (and whether its `linux` has seccomp) to a [`Process`].
 //!
-//! Pure. The one place where the two languages meet: `cairn-create` uses it for init, the daemon as the base of an
-//! exec, so both are the same process by construction (CRI-141).
+//! Pure. `cairn-create` uses it for init, the daemon as the base of an exec, so both get the same
+//! process by construction (CRI-141).
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::process::{Capabilities, Label, Limit, Process};
 use crate::scheduling::{Memory, Scheduling};
 use crate::sys::Cpu;
 
-/// Fails, in one line, on what cannot be carried over.
+/// Fails on a value that cannot be converted, with one line.
 pub fn process(spec: &Spec) -> Result<Process, String> {
     let p = spec.process().as_ref().ok_or("the spec has no process")?;
     let user = p.user();
@@ -51,13 +51,12 @@ pub fn process(spec: &Spec) -> Result<Process, String> {
     })
 }
 
-/// Arguments, or an environment.
 pub fn words(list: &Option<Vec<String>>) -> Vec<Vec<u8>> {
     let items = list.iter().flatten();
     items.map(|item| item.clone().into_bytes()).collect()
 }
 
-/// A spec with both is for two hosts: the profile is this one's then, as it is checked when the spec is built.
+/// The profile wins if a spec has both labels; it is checked when the spec is built.
 fn label(p: &oci_spec::runtime::Process) -> Option<Label> {
     let bytes = |text: &Option<String>| {
         let text = text.as_ref().filter(|text| !text.is_empty())?;
@@ -75,7 +74,6 @@ fn limit(l: &PosixRlimit) -> Limit {
     }
 }
 
-/// Kernel number of a limit.
 fn resource(typ: PosixRlimitType) -> u32 {
     use PosixRlimitType as T;
     match typ {
@@ -98,7 +96,7 @@ fn resource(typ: PosixRlimitType) -> u32 {
     }
 }
 
-/// How the container's processes are scheduled. Fails on nodes that are no list of numbers.
+/// How the container's processes are scheduled. Fails on an invalid list of nodes.
 pub fn scheduling(spec: &Spec) -> Result<Scheduling, String> {
     let process = spec.process().as_ref();
     let linux = spec.linux().as_ref();
@@ -180,9 +178,9 @@ fn memory(asked: &LinuxMemoryPolicy) -> Result<Memory, String> {
     })
 }
 
-/// `0-1,3` as bits; the least number of words.
+/// `0-1,3` as bits, in the least number of words.
 fn node_mask(list: &str) -> Option<Vec<u64>> {
-    /// No kernel is built for more.
+    /// The kernel's largest configuration.
     const NODES: usize = 1024;
     let mut words = Vec::new();
     for range in list.split(',').map(str::trim).filter(|r| !r.is_empty()) {
@@ -201,7 +199,7 @@ fn node_mask(list: &str) -> Option<Vec<u64>> {
     Some(words)
 }
 
-/// A capability as the kernel's bit: the crates name it alike.
+/// The kernel's bit of a capability; both crates use the same names.
 fn bit(cap: Capability) -> Result<u64, String> {
     let known = CapabilitySet::from_name(&cap.to_string());
     let known = known.ok_or_else(|| format!("unknown capability {cap}"))?;

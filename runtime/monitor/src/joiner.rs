@@ -1,4 +1,4 @@
-//! The process that makes an exec, up to the exec's own program. One thread, no destructors, nothing of the host is opened.
+//! The process that creates an exec: single-threaded, no destructors, opens nothing of the host.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,13 +10,13 @@ use cairn_monitor::tail::{self, Tail};
 
 use crate::target::Target;
 
-/// What only the joiner and the exec itself use.
+/// Descriptors that only the joiner and the exec use.
 pub(crate) struct ChildEnds {
     pub(crate) stdio: Option<[OwnedFd; 3]>,
     pub(crate) null_stdin: bool,
     pub(crate) status: OwnedFd,
     pub(crate) birth: OwnedFd,
-    /// Where the exec waits until the monitor knows of it.
+    /// The exec waits here until the monitor knows its pid.
     pub(crate) go: OwnedFd,
     pub(crate) console: Option<OwnedFd>,
     pub(crate) window: Option<(u16, u16)>,
@@ -24,26 +24,26 @@ pub(crate) struct ChildEnds {
     pub(crate) scheduling: Scheduling,
 }
 
-/// The joiner's whole life.
 pub(crate) fn join(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
     let code = match enter(tail, target, &ends).and_then(|()| become_user(tail, &ends)) {
-        // SAFETY: the joiner has one thread; the child ends in `be_born`, which does not return.
+        // SAFETY: the joiner has one thread; the child ends in `run_exec`, which does not return.
         #[allow(unsafe_code)]
         Ok(()) => match unsafe { sys::fork_sibling() } {
-            Ok(Fork::Child) => be_born(tail, &ends),
+            Ok(Fork::Child) => run_exec(tail, &ends),
             Ok(Fork::Parent(pid)) => {
-                let _monitor_gone = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
+                // A failed write: the monitor is dead.
+                let _ = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
                 0
             }
-            Err(e) => say(&ends, &format!("clone into the container: {e}")),
+            Err(e) => report_failure(&ends, &format!("clone into the container: {e}")),
         },
-        Err(text) => say(&ends, &text),
+        Err(text) => report_failure(&ends, &text),
     };
     sys::exit_now(code)
 }
 
-fn say(ends: &ChildEnds, text: &str) -> i32 {
-    let _nobody_listens = sys::write(ends.status.as_fd(), text.as_bytes());
+fn report_failure(ends: &ChildEnds, text: &str) -> i32 {
+    let _ = sys::write(ends.status.as_fd(), text.as_bytes()); // the monitor may be dead
     127
 }
 
@@ -54,8 +54,7 @@ fn become_user(tail: &Tail, ends: &ChildEnds) -> Result<(), String> {
     unsafe { tail.become_user(&mut keep) }.map_err(|e| tail.describe(&e))
 }
 
-/// The exec itself, from its birth to its program.
-fn be_born(tail: &Tail, ends: &ChildEnds) -> ! {
+fn run_exec(tail: &Tail, ends: &ChildEnds) -> ! {
     let mut keep = [ends.status.as_raw_fd(), ends.go.as_raw_fd()];
     // SAFETY: only the two are used, and `exit_now` follows.
     #[allow(unsafe_code)]
@@ -74,10 +73,10 @@ fn be_born(tail: &Tail, ends: &ChildEnds) -> ! {
         Ok(()) => tail.describe(&tail.execute()),
         Err(e) => format!("make a session: {e}"),
     };
-    sys::exit_now(say(ends, &error))
+    sys::exit_now(report_failure(ends, &error))
 }
 
-/// Into the container's cgroups and all its namespaces but that of pids, into which the next child is born.
+/// Enters the container's cgroups and namespaces; of the pid namespace only for the next child.
 fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
     sys::default_signals();
@@ -132,7 +131,7 @@ fn enter(tail: &Tail, target: &Target, ends: &ChildEnds) -> Result<(), String> {
     Ok(())
 }
 
-/// Its master goes to the monitor, the other side is stdio.
+/// Sends the master to the monitor; the other side becomes stdio.
 fn open_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()> {
     let (master, slave) = sys::open_pty()?;
     if let Some((columns, rows)) = window {
@@ -142,7 +141,8 @@ fn open_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()
     (0..3).try_for_each(|n| sys::dup_to(slave.as_raw_fd(), n))
 }
 
-/// The container's own /dev/null if it is one; else what is there: a pipe at its end.
+/// Uses the container's /dev/null if it is the null device; otherwise stdin stays a pipe at its
+/// end.
 fn null_stdin() {
     use std::os::unix::fs::OpenOptionsExt;
     const DEV_NULL: u64 = libc::makedev(1, 3);
@@ -153,6 +153,6 @@ fn null_stdin() {
         .open("/dev/null")
         && sys::stat_fd(null.as_fd()).is_ok_and(|(_, device)| device == Some(DEV_NULL))
     {
-        let _pipe_stays = sys::dup_to(null.as_raw_fd(), 0);
+        let _ = sys::dup_to(null.as_raw_fd(), 0); // on failure the pipe stays
     }
 }

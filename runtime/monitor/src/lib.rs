@@ -1,7 +1,8 @@
 //! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
 //!
-//! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`, `terminal`. With system calls, for single-threaded
-//! processes only: `sys`, `rooted`, `stat`, `cgroup`, `scheduling`, `tail`; for any: `cgroup_tree`, `mount_tree`, `log_path`.
+//! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`, `terminal`. With
+//! system calls, for single-threaded processes only: `sys`, `rooted`, `stat`, `cgroup`,
+//! `scheduling`, `tail`; for any process: `cgroup_tree`, `mount_tree`, `log_path`.
 
 pub mod cgroup;
 pub mod cgroup_tree;

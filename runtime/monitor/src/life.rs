@@ -1,4 +1,4 @@
-//! The container's life: children reaped, phases changed, the end recorded.
+//! The container's life: reaps children, changes the phase, records the exit.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,12 +23,12 @@ impl Server {
         let mut signals = [0; 512];
         while sys::read(self.signals.as_fd(), &mut signals).is_ok_and(|n| n > 0) {}
         while let Some((pid, status)) = sys::reap() {
-            self.buried(pid, status);
+            self.child_ended(pid, status);
         }
         self.leftovers.retain(|group| !group.remove());
     }
 
-    fn buried(&mut self, pid: i32, status: Status) {
+    fn child_ended(&mut self, pid: i32, status: Status) {
         if let Some((_, asker, after)) = self.hooking.take_if(|(helper, _, _)| *helper == pid) {
             return self.hooks_are_done(asker, after);
         }
@@ -41,7 +41,7 @@ impl Server {
         }
         for exec in &mut self.execs {
             if exec.concerns(pid) {
-                exec.buried(pid, status);
+                exec.child_ended(pid, status);
                 let session = exec.session;
                 return self.check_exec(session);
             }
@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// Reads what the helper said. `helper`: it has ended, nothing more will come.
+    /// Reads the helper's reports. `helper`: it has ended; these are the last.
     pub(crate) fn check_creation(&mut self, helper: Option<Status>) {
         let Some(creation) = &mut self.creation else {
             return;
@@ -61,10 +61,10 @@ impl Server {
             return;
         }
         let result = match (creation.pid, helper) {
-            // Others of its PID namespace may have had a say in it.
-            (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => {
-                Err(format!("take over init: {pid} is no child of the monitor"))
-            }
+            // Other processes of its PID namespace may have forged the pid.
+            (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => Err(
+                format!("take over init: process {pid} is not a child of the monitor"),
+            ),
             (Some(pid), _) => creation
                 .take_terminal()
                 .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
@@ -82,8 +82,8 @@ impl Server {
             Ok(pid) => {
                 self.phase = Phase::Created;
                 let start_time = self.start_time;
-                self.tell(asker, Event::Created { pid, start_time }, Vec::new());
-                // It may have died already.
+                self.send_event(asker, Event::Created { pid, start_time }, Vec::new());
+                // Init may have ended before its pid was reported.
                 if let Some(at) = self.strays.iter().position(|(p, _)| *p == pid) {
                     let (_, status) = self.strays.remove(at);
                     self.init_ended(status);
@@ -139,7 +139,7 @@ impl Server {
             return;
         };
         if self.phase == Phase::Creating {
-            // Init is dead; the helper is about to say why.
+            // Init is dead; the helper reports why.
             return;
         }
         self.creation = None;
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Runs the OCI hooks that belong before this, if the container has any.
+    /// Runs the OCI hooks of this point, if the container has any; then answers.
     pub(crate) fn hooks_then(&mut self, asker: Asker, after: After) {
         if self.hooking.is_some() {
             return self.fail(asker, "OCI hooks are running");
@@ -201,12 +201,13 @@ impl Server {
                     pid,
                     streams,
                 };
-                self.tell(asker, started, fds);
+                self.send_event(asker, started, fds);
             }
             Outcome::Failed(text) => self.fail(asker, text),
         }
         let exec = &self.execs[at];
-        // Told only when nothing of it is left: its joiner, which is in the container's cgroups too, may be the last to go.
+        // Reported after all its processes: the joiner, also in the container's cgroups, may end
+        // last.
         if let (Some(Status { code, signal }), None, false) =
             (exec.exit, exec.status_fd(), exec.has_joiner())
         {
@@ -220,22 +221,22 @@ impl Server {
                     signal,
                     timed_out,
                 };
-                self.tell(asker, exited, Vec::new());
+                self.send_event(asker, exited, Vec::new());
             }
         }
     }
 
-    /// Init is dead: so is, a moment later, everything in its cgroup (CRI-258: a container in a shared pid namespace
-    /// leaves nothing behind).
+    /// Kills the rest of the cgroup (CRI-258: a container in a shared pid namespace leaves
+    /// nothing).
     fn init_ended(&mut self, status: Status) {
         let finished_at = output::now();
         self.check_start();
-        let _what_is_left_is_tried_again_at_delete = self.cgroups.kill_all();
+        let _ = self.cgroups.kill_all(); // delete retries
         self.ended = Some((status, finished_at, Instant::now() + DRAIN));
         self.stdin = None;
     }
 
-    pub(crate) fn conclude(&mut self, status: Status, finished_at: u64) {
+    pub(crate) fn record_exit(&mut self, status: Status, finished_at: u64) {
         let log_lost = self.output.close();
         let exit = Exit {
             code: status.code,
@@ -245,15 +246,15 @@ impl Server {
             started: self.started,
             log_lost,
         };
-        // A full or broken disk must not hide the exit from the daemon that is connected.
+        // A full or broken disk must not hide the exit from the connected daemon.
         if let Err(e) = write_exit(&exit) {
-            let _nobody_reads = writeln!(io::stderr(), "cairn-monitor: write the exit file: {e}");
+            let _ = writeln!(io::stderr(), "cairn-monitor: write the exit file: {e}");
         }
         self.exit = Some(exit);
         self.phase = Phase::Exited;
         let ids: Vec<u64> = self.peers.iter().map(|p| p.id).collect();
         for id in ids {
-            self.tell((id, 0), Event::Exited(exit), Vec::new());
+            self.send_event((id, 0), Event::Exited(exit), Vec::new());
         }
     }
 }

@@ -1,11 +1,10 @@
-//! The CRI log format (CRI-250, 251): bytes of two streams in, whole records out.
+//! The CRI log format (CRI-250, 251): converts bytes of two streams into complete records.
 //!
-//! Pure: no file, no clock. A record is `<time> <stream> <F|P> <content>\n`. A line longer than the maximum becomes
-//! `P` pieces of exactly that length and a last `F`; what has no newline at the end of the stream becomes a `P`
-//! (readers then add none). `\r\n` ends a line like `\n`. Every call of the sink gets whole records only, so that one
-//! write(2) never tears one.
+//! Pure: no file, no clock. A record is `<time> <stream> <F|P> <content>\n`. A line longer than the
+//! maximum becomes `P` pieces of exactly that length and a last `F`. A rest without a newline at
+//! the end of the stream becomes a `P`, to which readers add no newline. `\r\n` ends a line like
+//! `\n`. Every call of the sink gets complete records, so that one write(2) never splits one.
 
-/// Which stream a byte came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -15,10 +14,9 @@ pub enum Stream {
 /// The longest piece this encoder keeps in memory; stands for "unlimited".
 pub const MAX_PIECE: usize = 1 << 20;
 
-/// Records are handed on when so many bytes have come together.
+/// Passes records to the sink in batches of this size.
 const BATCH: usize = 32 << 10;
 
-/// Turns output into records.
 pub struct Encoder {
     max: usize,
     pending: [Vec<u8>; 2],
@@ -42,7 +40,7 @@ impl Encoder {
         }
     }
 
-    /// Takes what was read at `now` (nanoseconds since 1970).
+    /// Encodes `data`, read at `now` (nanoseconds since 1970).
     pub fn push(&mut self, stream: Stream, data: &[u8], now: u64, sink: &mut impl FnMut(&[u8])) {
         self.stamp.set(now);
         let mut rest = data;
@@ -54,7 +52,6 @@ impl Encoder {
         self.flush(sink);
     }
 
-    /// The stream has ended.
     pub fn finish(&mut self, stream: Stream, now: u64, sink: &mut impl FnMut(&[u8])) {
         self.stamp.set(now);
         let mut pending = std::mem::take(&mut self.pending[stream as usize]);
@@ -66,7 +63,7 @@ impl Encoder {
         self.flush(sink);
     }
 
-    /// `tail` ends a line.
+    /// Ends a line with `tail`.
     fn line(&mut self, stream: Stream, tail: &[u8], sink: &mut impl FnMut(&[u8])) {
         if self.pending[stream as usize].is_empty() && tail.len() <= self.max {
             self.record(stream, b'F', tail.strip_suffix(b"\r").unwrap_or(tail), sink);
@@ -84,8 +81,8 @@ impl Encoder {
         self.pending[stream as usize].clear();
     }
 
-    /// Keeps `data` for later, giving off full pieces. One byte beyond the maximum may stay if it is a `\r`: with a
-    /// `\n` after it, it is the end of the line and no content.
+    /// Keeps `data` for later and emits full pieces. One byte beyond the maximum may stay if it is
+    /// a `\r`: before a `\n` it ends the line and is not content.
     fn keep(&mut self, stream: Stream, mut data: &[u8], sink: &mut impl FnMut(&[u8])) {
         loop {
             let mut pending = std::mem::take(&mut self.pending[stream as usize]);
@@ -169,9 +166,9 @@ impl Stamp {
     }
 }
 
-/// Year, month and day, so many days after 1 January 1970.
+/// Converts days since 1 January 1970 to year, month and day.
 pub fn date_of(day: i64) -> [i64; 3] {
-    // Days since 1 March of year 0, in 400-year cycles of 146097 days: leap days then come last.
+    // Days since 1 March of year 0, in 400-year cycles of 146097 days, so that leap days come last.
     let z = day + 719_468;
     let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

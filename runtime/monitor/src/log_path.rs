@@ -1,8 +1,8 @@
-//! Where a container's log lies: below a directory that the client named for the pod. That directory may be mounted in
-//! containers, which may put links there: below it none is followed.
+//! Opens container logs below the pod's log directory, which the client names.
 //!
-//! Carried as `<directory>/./<file>`. A path without that mark is of an earlier version: all but its last component is the
-//! directory.
+//! A container may have that directory mounted: links below it are not followed. A path is carried
+//! as `<directory>/./<file>`; in one without that mark (earlier versions), all but the last
+//! component is the directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 const MARK: &str = "/./";
 
-/// The path with its mark, if `path` lies below `directory`.
+/// Marks `path` if it is below `directory`.
 pub fn marked(path: &Path, directory: &Path) -> PathBuf {
     match path.strip_prefix(directory) {
         Ok(file) if file.components().count() > 0 => {
@@ -34,7 +34,7 @@ fn split(path: &str) -> (&str, &str) {
         .unwrap_or((".", path))
 }
 
-/// The directories on the way, 0755.
+/// Makes the parent directories of the log file, 0755.
 pub fn make_parents(path: &str) -> io::Result<()> {
     let (directory, file) = split(path);
     std::fs::create_dir_all(directory)?;
@@ -58,15 +58,16 @@ pub fn make_parents(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// 0640, root's; to append to. A pipe is not waited for.
+/// Opens for appending, creates 0640. A FIFO does not block.
 pub fn open(path: &str) -> io::Result<File> {
     let (directory, file) = split(path);
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(below(&open_directory(directory)?, file.as_ref(), flags)?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("not a regular file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a regular file"))
     }
 }
 
@@ -78,18 +79,17 @@ fn open_directory(path: &str) -> io::Result<OwnedFd> {
 
 fn below(dir: &OwnedFd, path: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let mode = match flags.contains(OFlags::CREATE) {
-        true => Mode::from_raw_mode(0o640),
-        false => Mode::empty(),
+    let mode = if flags.contains(OFlags::CREATE) {
+        Mode::from_raw_mode(0o640)
+    } else {
+        Mode::empty()
     };
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
-            // Something was renamed meanwhile: the kernel asks to try again.
+            // A concurrent rename: the kernel asks for another attempt.
             Err(Errno::AGAIN) => {}
             Err(Errno::LOOP) => {
-                return Err(io::Error::other(
-                    "a link is in its way, which is not followed",
-                ));
+                return Err(io::Error::other("a link in the path is not followed"));
             }
             other => return Ok(other?),
         }

@@ -1,15 +1,19 @@
-//! The keeper process of one container: parent of its init, holder of its streams, writer of its log.
+//! The keeper process of one container: parent of init, owner of its streams, writer of its log.
 //!
-//! `cairn-monitor <dir>`, stdin a connected socket to the daemon; or `cairn-monitor --cleanup <dir>` after a monitor
-//! was lost; or `cairn-monitor --hold`, which keeps a systemd scope from being empty. Called as `pause` it is the pause process of a pod instead (`pause.rs`). One thread, one poll loop, no JSON, no runtime. It outlives the daemon; a new one connects to
-//! `<dir>/ctl.sock`.
+//! - `cairn-monitor <dir>`: stdin is a connected socket to the daemon.
+//! - `cairn-monitor --cleanup <dir>`: cleans up after a lost monitor.
+//! - `cairn-monitor --hold`: keeps a systemd scope from becoming empty.
+//! - Called as `pause`: the pause process of a pod (`pause.rs`).
+//!
+//! One thread, one poll loop, no JSON, no async runtime. It outlives the daemon; a new one connects
+//! to `<dir>/ctl.sock`.
 //!
 //! ```text
 //! Empty ─create─► Creating ─► Created ─start─► Running ─► Exited ─delete─► (ends)
 //!    │               │           │ init dies ───────────────▲
-//!    └───────────────┴───────────┴─ nobody is connected: undo all, end
+//!    └───────────────┴───────────┴─ no client is connected: undo everything, end
 //! ```
-//! Only `life.rs` changes the phase, and `request.rs` to Creating.
+//! Only `life.rs` changes the phase, except for Empty → Creating (`request.rs`).
 
 mod create;
 mod joiner;
@@ -61,50 +65,50 @@ fn read_launch() -> io::Result<Launch> {
     Launch::decode(&fs::read(LAUNCH)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// The container's directory becomes the working directory: every path in it is short then (sockets allow 107 bytes).
+/// Changes to the container's directory: socket paths, limited to 107 bytes, stay short.
 fn keep(dir: &Path) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
     let launch = read_launch()?;
-    // The daemon started us in its session; a Ctrl-C there is not for us. Fails if we lead one already.
-    let _leader_already = sys::setsid();
+    // The daemon's session is not ours: a Ctrl-C there must not reach us.
+    let _ = sys::setsid(); // fails if we lead a session already
     sys::become_subreaper()?;
     // Nothing in a container may trace us or our children before their execve.
     sys::forbid_dumps()?;
-    // Last to be killed for memory; refused where the daemon's own score may not be lowered.
-    let _refused = fs::write("/proc/self/oom_score_adj", "-999");
+    // The OOM killer takes us last.
+    let _ = fs::write("/proc/self/oom_score_adj", "-999"); // refused below the daemon's own score
     let first = sys::dup_above(rustix::stdio::stdin(), 10)?;
-    // Nothing else has been opened: it gets this number, and keeps it.
+    // No other descriptor is open: the number is free, and stays taken.
     std::mem::forget(sys::dup_above(rustix::stdio::stdout(), PROGRAMS_FD)?);
-    // Given away at `create`; none where it was not given (the helper will say so).
+    // `create` passes it on. If the daemon gave none, the helper reports it.
     let mounts = sys::dup_above(rustix::stdio::stderr(), 10)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // So that the daemon hears why, not only that we are gone.
-    let answer = sys::dup_above(first.as_fd(), 10)?;
+    // For reporting a failed start to the daemon.
+    let report_to = sys::dup_above(first.as_fd(), 10)?;
     match server::Server::new(launch, first, mounts) {
         Ok(server) => {
-            drop(answer);
+            drop(report_to);
             server.run()
         }
         Err(e) => {
             let text = format!("start the monitor: {e}");
             let failed = Event::Failed { text }.encode(0);
-            sys::write(answer.as_fd(), &failed)?;
+            sys::write(report_to.as_fd(), &failed)?;
             Err(e)
         }
     }
 }
 
-/// Until a signal ends it: systemd takes a scope away, and with it the count of its OOM kills, the moment that nothing
-/// runs in it.
+/// Keeps a systemd scope alive until a signal arrives. systemd removes an empty scope at once, and
+/// with it the count of OOM kills.
 fn hold() -> io::Result<()> {
-    let _leader_already = sys::setsid();
+    let _ = sys::setsid(); // fails if we lead a session already
     sys::wait_signal(&[libc::SIGTERM, libc::SIGINT]).map(drop)
 }
 
-/// What a lost monitor left: processes, sub-groups, state. Safe to repeat.
+/// Removes the processes, sub-groups and state of a lost monitor. Safe to repeat.
 fn cleanup(dir: &Path) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
     purge::purge(&Cgroups::new(&read_launch()?.cgroups))

@@ -1,5 +1,4 @@
-//! Mount trees that no mount namespace shows: attached by whoever needs them, gone with their last descriptor. Nothing
-//! of them is left after a crash. For the daemon and `cairn-create`.
+//! Detached mount trees, for the daemon and `cairn-create`. Each ends with its last descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -8,26 +7,26 @@ use std::path::Path;
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
-/// What to change of the mounts of a tree: `MOUNT_ATTR_*` bits to set and to clear, and a user namespace to show
-/// owners shifted by.
+/// `MOUNT_ATTR_*` bits to set and to clear, and a user namespace that shifts the owners.
 #[derive(Default)]
 pub struct Attributes<'fd> {
     pub set: u64,
     pub clear: u64,
     pub userns: Option<BorrowedFd<'fd>>,
-    /// Nothing that is mounted on it reaches others, the place it was copied from among them.
+    /// Mounts on it do not propagate, not even to the mount it was copied from.
     pub private: bool,
-    /// Also of the mounts below the first.
+    /// Includes the mounts below.
     pub recursive: bool,
 }
 
-/// Attributes of a mount that is only read, and not executed from.
+/// Attributes of a mount that is only read, and never executed from.
 pub const SEALED: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NOSUID
     | libc::MOUNT_ATTR_NODEV
     | libc::MOUNT_ATTR_NOEXEC;
 
-/// All that may be mounted inside a procfs: what lxcfs and its like stand in for. runc has the same list.
+/// The only files inside a procfs that may be mount targets: lxcfs and similar tools replace them.
+/// runc has the same list.
 pub const PROC_FILES: [&str; 10] = [
     "cpuinfo",
     "diskstats",
@@ -41,14 +40,14 @@ pub const PROC_FILES: [&str; 10] = [
     "sys/crypto/fips_enabled",
 ];
 
-/// A detached copy of the mount at `path`, or of the part of it below `path`; with the mounts below if `recursive`.
+/// Copies the mount at `path`, or its part below `path`; with the mounts below if `recursive`.
 pub fn copy(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
     Ok(rustix::mount::open_tree(CWD, path, flags)?)
 }
 
-/// [`copy`] of an open directory, without the mounts below.
+/// Copies an open directory ([`copy`]) without the mounts below.
 pub fn copy_of(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -62,7 +61,6 @@ pub fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(tree, "", CWD, target, flags)?)
 }
 
-/// Mounts a tree on an open directory.
 pub fn attach_on(tree: &OwnedFd, directory: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(rustix::mount::move_mount(tree, "", directory, "", flags)?)
@@ -85,8 +83,8 @@ pub fn set_attributes(tree: &OwnedFd, attributes: &Attributes<'_>) -> io::Result
     if attributes.recursive {
         flags |= libc::AT_RECURSIVE;
     }
-    // SAFETY: the path is a C string and `attr` a live struct of the size given; the kernel reads both during the call
-    // and keeps neither. The descriptors are open by their types.
+    // SAFETY: the path is a C string and `attr` a live struct of the given size; the kernel reads
+    // both during the call and keeps neither. The descriptors are open by their types.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -1,10 +1,10 @@
-//! The container's output: read from its pipes or terminal, written to the log, copied to who is attached.
+//! The container's output: read from its pipes or terminal, logged, and copied to attached clients.
 //!
-//! Nothing is dropped: while an attached client's pipe is full, the container's output is not read (it waits in
-//! its own pipe), and its bytes are nowhere but in pipes. A client that is behind and takes less than [`PACE`] in [`STUCK`]
-//! is let go, so that one that reads nothing, or a byte now and then, holds nobody for longer than that. What is left in
-//! the pipes at the container's end is read for the log; a client that is behind then gets no more of it. A log that
-//! cannot be written (disk full) never stops the container: what is lost is counted.
+//! Nothing is dropped: while an attached client's pipe is full, the container's output stays unread
+//! in its own pipe. A client that lags and takes less than [`PACE`] bytes in [`STUCK`] is
+//! disconnected: none blocks the others longer. At the container's end the rest of the pipes is
+//! read for the log; lagging clients miss it. A log that cannot be written (disk full) never stops
+//! the container: lost bytes are counted.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,24 +16,23 @@ use cairn_monitor::log_path;
 use cairn_monitor::sys;
 use cairn_monitor::terminal::read_master;
 
-/// How long an attached client that is behind has for [`PACE`].
+/// Time for a lagging attached client to take [`PACE`] bytes.
 const STUCK: Duration = Duration::from_secs(2);
-/// Bytes: what a pipe holds.
+/// The capacity of a pipe.
 const PACE: usize = 64 << 10;
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK: usize = 32 << 10;
-/// Bytes read of each source at the end, which is what a pipe holds unless root made it larger, and in how many reads.
+/// Limits of the last reads of each source. Only root can make a pipe larger than this.
 const LAST: usize = 1 << 20;
 const LAST_READS: usize = 1024;
 
-/// The container's log, if it has one.
 struct Log {
     path: Option<String>,
     encoder: Encoder,
     disk: Disk,
 }
 
-/// The file of a log. None: the container has no log.
+/// The file of a log; `None` if the container has no log.
 struct Disk {
     file: Option<File>,
     /// The last write ended inside a record.
@@ -46,12 +45,12 @@ struct Copy {
     attach_id: u32,
     stream: Stream,
     pipe: OwnedFd,
-    /// What the pipe did not take.
+    /// Bytes that the pipe did not take.
     waiting: Vec<u8>,
-    /// When its time began to run: as it fell behind, or last had taken [`PACE`]; and what it took since then.
+    /// When it began to lag, or last took [`PACE`] bytes; and the bytes taken since then.
     since: Instant,
     taken: usize,
-    /// When it last had caught up. Who falls behind again soon after never had: its pipe is still full of old bytes.
+    /// If it lags again soon after this, its time continues: the pipe is still full of old bytes.
     caught_up: Option<Instant>,
 }
 
@@ -59,7 +58,7 @@ struct Source {
     stream: Stream,
     fd: OwnedFd,
     tty: bool,
-    /// A terminal without a process on the other side, which may come back: looked at again at this time.
+    /// A terminal without a process on the other side: polled again at this time.
     asleep: Option<Instant>,
 }
 
@@ -101,7 +100,6 @@ impl Output {
         })
     }
 
-    /// Reads this from now on.
     pub(crate) fn add(&mut self, stream: Stream, fd: OwnedFd, tty: bool) -> io::Result<()> {
         sys::set_nonblocking(fd.as_fd())?;
         self.sources.push(Source {
@@ -118,7 +116,7 @@ impl Output {
         self.sources.is_empty()
     }
 
-    /// What to poll for reading: nothing while a client is behind.
+    /// Descriptors to poll for reading: none while a client lags.
     pub(crate) fn readable(&self) -> Vec<RawFd> {
         if self.copies.iter().any(|c| !c.waiting.is_empty()) {
             return Vec::new();
@@ -130,7 +128,8 @@ impl Output {
             .collect()
     }
 
-    /// What to poll for writing. The others are polled for hang-up by the caller's wish only at the next write.
+    /// Descriptors of lagging clients, to poll for writing. Others notice a hang-up at the next
+    /// write.
     pub(crate) fn writable(&self) -> Vec<RawFd> {
         self.copies
             .iter()
@@ -151,7 +150,7 @@ impl Output {
             .min()
     }
 
-    /// Wakes what slept, lets go what is stuck.
+    /// Polls sleeping terminals again, and disconnects stuck clients.
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         for source in &mut self.sources {
@@ -161,8 +160,8 @@ impl Output {
             .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
     }
 
-    /// A descriptor of `readable` has something. `dying`: init has exited, a terminal will not come back. Answers how many
-    /// bytes it had; none: there is no more for now.
+    /// Reads a descriptor of `readable`. `dying`: init has exited, so a terminal stays closed.
+    /// Returns the number of bytes; 0 if none are available.
     pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> usize {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
             return 0;
@@ -198,7 +197,7 @@ impl Output {
         n
     }
 
-    /// A descriptor of `writable` takes more.
+    /// Continues writing to a descriptor of `writable`.
     pub(crate) fn write(&mut self, fd: RawFd) {
         if let Some(copy) = self.copies.iter_mut().find(|c| c.pipe.as_raw_fd() == fd) {
             copy.catch_up();
@@ -212,9 +211,9 @@ impl Output {
         self.sweep();
     }
 
-    /// The container is over: writes what is left, closes everything. Returns the bytes the log lost.
+    /// Reads and logs the rest, then closes everything. Returns the bytes lost by the log.
     pub(crate) fn close(&mut self) -> u64 {
-        // Left unread because a client was behind, or this process was held up.
+        // Unread because a client lagged, or this process was delayed.
         let fds: Vec<_> = self.sources.iter().map(|s| s.fd.as_raw_fd()).collect();
         for fd in fds {
             let (mut bytes, mut reads) = (0, 0);
@@ -235,17 +234,17 @@ impl Output {
         self.log.disk.lost
     }
 
-    /// Closes copies whose client is gone, or whose stream has ended and that have caught up.
+    /// Closes copies with a disconnected client, and those that caught up with an ended stream.
     fn sweep(&mut self) {
         let Output {
             sources, copies, ..
         } = self;
         copies.retain(|c| {
-            !c.dead() && (!c.waiting.is_empty() || sources.iter().any(|s| s.stream == c.stream))
+            !c.is_dead() && (!c.waiting.is_empty() || sources.iter().any(|s| s.stream == c.stream))
         });
     }
 
-    /// A new copy of a stream; the read end is the client's.
+    /// Adds a copy of a stream; the client gets the read end.
     pub(crate) fn attach(&mut self, attach_id: u32, stream: Stream) -> io::Result<OwnedFd> {
         let (read, write) = sys::pipe()?;
         if self.sources.iter().any(|s| s.stream == stream) {
@@ -267,7 +266,8 @@ impl Output {
         self.copies.retain(|c| c.attach_id != attach_id);
     }
 
-    /// CRI-138: when this returns, the new file exists and the old one gets nothing more. On failure nothing changed.
+    /// When this returns, the new file exists and the old one is closed (CRI-138). A failure
+    /// changes nothing.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
         let path = self
             .log
@@ -281,10 +281,10 @@ impl Output {
 }
 
 impl Copy {
-    /// Writes what the pipe takes and keeps the rest, which is for [`Self::catch_up`].
+    /// Writes as much as the pipe takes and keeps the rest for [`Self::catch_up`].
     fn push(&mut self, bytes: &[u8]) {
         if !self.waiting.is_empty() {
-            // Nothing is read while one is behind, but at the container's end.
+            // Only at the container's end is output read while a client lags.
             return;
         }
         let written = self.write(bytes);
@@ -305,7 +305,7 @@ impl Copy {
         }
     }
 
-    /// How much the pipe took at once.
+    /// Returns how much the pipe took.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
@@ -325,12 +325,12 @@ impl Copy {
         written
     }
 
-    fn dead(&self) -> bool {
+    fn is_dead(&self) -> bool {
         self.attach_id == DEAD
     }
 }
 
-/// No attach session has this id: the client has closed its end.
+/// The client has closed its end; no attach session has this id.
 const DEAD: u32 = 0;
 
 fn open_log(path: &str) -> io::Result<File> {
@@ -352,8 +352,8 @@ impl Log {
 }
 
 impl Disk {
-    /// One write(2) for whole records, unless the disk takes less; the rest then is lost and counted. A record that was
-    /// torn so is ended by a newline before the next.
+    /// One write(2) for complete records. If the disk takes less, the rest is lost and counted, and
+    /// a newline ends the cut record before the next.
     fn append(&mut self, records: &[u8]) {
         let Some(file) = &mut self.file else { return };
         if self.torn {

@@ -1,15 +1,16 @@
-//! The pause process: PID 1 of a pod that shares its PID namespace. Reaps what is orphaned there, until it is killed from
-//! outside: no signal of a container ends it. The same static program as the monitor, as `/pause` in a root that holds
-//! nothing else.
+//! The pause process: PID 1 of a pod that shares its PID namespace. It reaps orphans until it is
+//! killed from outside; containers cannot end it. It is the monitor's program, in a root with only
+//! `/pause`.
 //!
-//! Every container of the pod sees it, and one with SYS_PTRACE may take it over. So it has as little as possible: no
-//! capabilities (`oci/pause.rs`), an empty root (`pod/pause.rs`), no descriptors, and a few system calls.
+//! Every container of the pod sees it, and one with SYS_PTRACE may take it over. It therefore has
+//! no capabilities (`oci/pause.rs`), an empty root (`pod/pause.rs`), no descriptors, and a few
+//! system calls.
 
 use std::io;
 
 use cairn_monitor::sys;
 
-/// The calls that [`run`] makes behind its filter, and the one that ends the process.
+/// The calls that [`run`] makes behind its filter, and exit_group.
 const CALLS: [libc::c_long; 5] = [
     libc::SYS_close_range,
     libc::SYS_rt_sigprocmask,
@@ -18,7 +19,7 @@ const CALLS: [libc::c_long; 5] = [
     libc::SYS_exit_group,
 ];
 
-/// AUDIT_ARCH_* of this program: another architecture of the same processor has other numbers.
+/// AUDIT_ARCH_* of this program: other ABIs of the same processor number their calls differently.
 const ARCHITECTURE: u32 = {
     const WIDE: u32 = 1 << 31;
     const LITTLE: u32 = 1 << 30;
@@ -33,10 +34,10 @@ const ARCHITECTURE: u32 = {
     }
 };
 
-/// Ends only if it cannot wait for signals. Those it does not wait for have no effect on process 1.
+/// Ends only if it cannot wait for signals. Other signals have no effect on process 1.
 pub(crate) fn run() -> io::Result<()> {
     sys::forbid_dumps()?;
-    // The standard library handles SIGSEGV and SIGBUS, and a signal that process 1 handles reaches it from inside too.
+    // The standard library handles SIGSEGV and SIGBUS; handled signals reach process 1 from inside.
     sys::default_signals();
     sys::load_filter(&filter(), 0)?;
     // SAFETY: nothing in this process owns a descriptor, and none is opened or used from here on.

@@ -1,6 +1,6 @@
-//! One connected client (the daemon): bytes in, requests out; events queued, never waited for.
+//! One connected client (the daemon): decodes its requests and queues events without blocking.
 //!
-//! A client that does not read is dropped when its queue is full: it must not stall the container's log.
+//! A client that does not read is dropped when its queue is full: it must not stall the log.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use cairn_monitor::sys;
 use cairn_monitor::wire::{self, Event, Request};
 
-/// Bytes that may wait for a client.
+/// Limit of bytes queued for a client.
 const QUEUE: usize = 1 << 20;
 
 pub(crate) struct Peer {
@@ -23,15 +23,14 @@ pub(crate) struct Peer {
 struct Frame {
     bytes: Vec<u8>,
     sent: usize,
-    /// Go with the first byte, then close.
+    /// Sent with the first byte, then closed.
     fds: Vec<OwnedFd>,
 }
 
-/// A request's id, and the request if it could be read.
+/// A request's id, and the request or its decoding error.
 pub(crate) type Asked = (u32, Result<Request, String>);
 
-/// The connection is over.
-pub(crate) struct Gone;
+pub(crate) struct Disconnected;
 
 impl Peer {
     pub(crate) fn new(id: u64, socket: OwnedFd) -> io::Result<Peer> {
@@ -53,22 +52,22 @@ impl Peer {
         !self.output.is_empty()
     }
 
-    /// Reads what is there. `Err`: it hung up, or sent nonsense.
-    pub(crate) fn read(&mut self) -> Result<Vec<Asked>, Gone> {
+    /// Reads all available requests. `Err`: the client hung up or sent an invalid frame.
+    pub(crate) fn read(&mut self) -> Result<Vec<Asked>, Disconnected> {
         let mut chunk = [0; 4096];
         loop {
             match sys::read(self.socket.as_fd(), &mut chunk) {
-                Ok(0) => return Err(Gone),
+                Ok(0) => return Err(Disconnected),
                 Ok(n) => self.input.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(Disconnected),
             }
             if self.input.len() >= wire::MAX_FRAME {
                 break;
             }
         }
         let mut requests = Vec::new();
-        while let Some(frame) = wire::split(&self.input).map_err(|_| Gone)? {
+        while let Some(frame) = wire::split(&self.input).map_err(|_| Disconnected)? {
             let request = Request::decode(frame.kind, frame.payload).map_err(|e| e.to_string());
             requests.push((frame.id, request));
             let size = frame.size;
@@ -80,7 +79,12 @@ impl Peer {
         Ok(requests)
     }
 
-    pub(crate) fn send(&mut self, id: u32, event: &Event, fds: Vec<OwnedFd>) -> Result<(), Gone> {
+    pub(crate) fn send(
+        &mut self,
+        id: u32,
+        event: &Event,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Disconnected> {
         let bytes = event.encode(id);
         self.queued += bytes.len();
         self.output.push_back(Frame {
@@ -89,13 +93,13 @@ impl Peer {
             fds,
         });
         if self.queued > QUEUE {
-            return Err(Gone);
+            return Err(Disconnected);
         }
         self.flush()
     }
 
-    /// Sends what the socket takes now.
-    pub(crate) fn flush(&mut self) -> Result<(), Gone> {
+    /// Sends as much as the socket accepts now.
+    pub(crate) fn flush(&mut self) -> Result<(), Disconnected> {
         while let Some(frame) = self.output.front_mut() {
             let fds: Vec<BorrowedFd<'_>> = frame.fds.iter().map(|f| f.as_fd()).collect();
             match sys::send(self.socket.as_fd(), &frame.bytes[frame.sent..], &fds) {
@@ -109,7 +113,7 @@ impl Peer {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(Disconnected),
             }
         }
         Ok(())

@@ -1,16 +1,16 @@
-//! Description of a process in the container: plain values, resolved by the daemon, carried over the wire.
+//! A process in the container: plain values, resolved by the daemon, carried over the wire.
 //!
-//! Pure. The same value drives init's last steps (in `cairn-create`) and an exec's (in the monitor), so that both end
-//! up equally confined; `tail.rs` applies it.
+//! Pure. The same value drives the last steps of init (in `cairn-create`) and of an exec (in the
+//! monitor), so that both are equally confined; `tail.rs` applies it.
 
 use crate::codec::{Coded, DecodeError, Reader, coded};
 
-/// A process, ready to run: nothing in here needs another look-up, except the program in its PATH.
+/// A process, ready to run: only the program is still looked up, in its PATH.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Process {
     /// `argv[0]` is searched in the PATH of `env` if it has no slash.
     pub argv: Vec<Vec<u8>>,
-    /// `KEY=value`, the whole environment.
+    /// `KEY=value`; the complete environment.
     pub env: Vec<Vec<u8>>,
     pub cwd: Vec<u8>,
     pub uid: u32,
@@ -22,13 +22,13 @@ pub struct Process {
     /// Load the container's compiled filter (`seccomp.bpf` in its directory).
     pub seccomp: bool,
     pub limits: Vec<Limit>,
-    /// Always set: what is not set would be inherited from the monitor.
+    /// Always set; otherwise the monitor's value would be inherited.
     pub oom_score_adj: i32,
     /// Set for the next execve.
     pub label: Option<Label>,
 }
 
-/// How the kernel's security module shall know a program. Of AppArmor and SELinux a kernel has one at most.
+/// The security label of a process. A kernel has AppArmor or SELinux, not both.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Label {
     /// A profile's name.
@@ -38,7 +38,7 @@ pub enum Label {
 }
 
 impl Label {
-    /// What is written for the next execve, and where below a task's directory in /proc.
+    /// A file below a task's directory in /proc, and the bytes to write there for the next execve.
     #[must_use]
     pub fn for_exec(&self) -> (&'static str, Vec<u8>) {
         match self {
@@ -61,7 +61,7 @@ impl std::fmt::Display for Label {
     }
 }
 
-/// The five sets as bit masks (bit n = capability n). What the caller does not hold itself is left out.
+/// The five sets as masks (bit n = capability n). Capabilities that the caller lacks are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     pub bounding: u64,
@@ -80,7 +80,7 @@ pub struct Limit {
 }
 
 impl std::fmt::Debug for Process {
-    /// Without arguments and environment: both may hold secrets.
+    /// Omits arguments and environment: both may contain secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Process")
             .field("argv", &format_args!("{} words", self.argv.len()))
@@ -121,13 +121,13 @@ coded!(Limit {
     hard,
 });
 
-/// By its kind; 0 is none.
+/// Encoded by its kind; 0 means no label.
 impl Coded for Option<Label> {
     fn put(&self, out: &mut Vec<u8>) {
         let (kind, name) = match self {
             None => return out.push(0),
             Some(Label::AppArmor(profile)) => (1, profile),
-            // Never to a monitor of before there were labels: its container has none.
+            // Monitors older than labels never receive this: their containers have none.
             Some(Label::Selinux(context)) => (2, context),
         };
         out.push(kind);

@@ -1,8 +1,8 @@
-//! What lies in the container's directory: `launch` and `join` (written by the daemon, read by the monitor and
-//! `cairn-create`), `pid` and `exit` (written by the monitor). Each carries the version of the protocol.
+//! Files in the container's directory: `launch` and `join` (written by the daemon), `pid` and
+//! `exit` (written by the monitor). Each has the protocol's version.
 //!
-//! `pid` and `exit` are lines of `key=value`, for people too. `exit` appears atomically (temporary file, fdatasync,
-//! rename), so that it is either absent or whole.
+//! `pid` and `exit` are lines of `key=value`, readable by people. `exit` appears atomically
+//! (temporary file, fdatasync, rename): it is absent or complete.
 
 use crate::codec::{self, DecodeError, VERSION, coded};
 
@@ -15,15 +15,15 @@ pub const EXIT: &str = "exit";
 pub const SECCOMP: &str = "seccomp.bpf";
 /// Scheduler, I/O priority and memory policy, if the container was given any.
 pub const SCHEDULING: &str = "scheduling";
-/// Names of the OCI hooks that are left for after create, if there are any (`poststart`, `poststop`), one a line.
+/// OCI hooks to run after create (`poststart`, `poststop`), one per line; absent if there are none.
 pub const HOOKS: &str = "hooks";
-/// Whose PID namespace the container joins, if it does ([`Join`]).
+/// The process whose PID namespace the container joins, if it does ([`Join`]).
 pub const JOIN: &str = "join";
 /// The OCI spec.
 pub const CONFIG: &str = "config.json";
 
-/// Makes a struct a file for people too: a line for the version, then one for each field. A field's name is its key in the
-/// files of monitors that still run: never rename one.
+/// Encodes a struct as lines: the version, then `field=value`. Running monitors have written files
+/// with these keys: never rename a field.
 macro_rules! lines {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $type {
@@ -41,18 +41,18 @@ macro_rules! lines {
     };
 }
 
-/// Exit status of init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// As a shell says it: the exit code, or 128 + signal.
+    /// The exit code, or 128 + signal as in a shell.
     pub code: i32,
     /// The signal that killed it, or 0.
     pub signal: i32,
     /// Nanoseconds since 1970.
     pub finished_at: u64,
-    /// The kernel killed something in this container for memory (CRI-144), and init died of SIGKILL.
+    /// The kernel killed a process of this container for memory (CRI-144), and init died of
+    /// SIGKILL.
     pub oom_killed: bool,
-    /// False when init ended before its program ran (it was killed between create and start, or start failed).
+    /// False if init ended before its program ran (killed before start, or start failed).
     pub started: bool,
     /// Bytes of log records that could not be written (disk full).
     pub log_lost: u64,
@@ -82,7 +82,7 @@ pub struct Pid {
     /// Field 22 of `/proc/<pid>/stat`: clock ticks after boot.
     pub start_time: u64,
     pub boot_id: String,
-    /// The monitor itself, so that the daemon can tell whether it still lives.
+    /// The monitor itself, so that the daemon can check whether it is alive.
     pub monitor: i32,
 }
 
@@ -93,13 +93,13 @@ lines!(Pid {
     monitor,
 });
 
-/// The process whose PID namespace is joined, as `join`. A number alone could be another's by now.
+/// The process whose PID namespace is joined, from `join`. Its start time detects a reused pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     pub pid: i32,
     /// As [`Pid::start_time`].
     pub start_time: u64,
-    /// Path of the namespace's procfs on the host; empty: only the process has it, at `/proc`.
+    /// The namespace's procfs on the host; empty if only the process has one, at its `/proc`.
     pub procfs: String,
 }
 
@@ -112,7 +112,7 @@ lines!(Join {
 /// One cgroup directory of the container, made by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupDir {
-    /// `cpu`, `memory`, `freezer`, `name=systemd`, ...; empty for cgroup v2, also the one beside v1.
+    /// `cpu`, `memory`, `freezer`, `name=systemd`, ...; empty for cgroup v2, also beside v1.
     pub controller: String,
     pub path: String,
 }
@@ -125,7 +125,7 @@ impl CgroupDir {
     }
 }
 
-/// All that a monitor must know before `create`. The daemon writes it as `launch`.
+/// Everything that a monitor needs before `create`. The daemon writes it as `launch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     pub id: String,

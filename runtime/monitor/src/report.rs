@@ -1,38 +1,37 @@
-//! Reports of `cairn-create` (and the processes it forks) to the monitor: one message each on a SEQPACKET socket.
+//! Reports of `cairn-create` and its forks to the monitor: one message each on a SEQPACKET socket.
 //!
-//! Pure. Descriptors of `cairn-create`: 0, 1, 2 null; 3, 4, 5 the container's stdin, stdout, stderr (none with a
-//! terminal); 6 this socket; 7 the exec status pipe, which init keeps until execve: `E` and end of file is success,
-//! `E` and text a failed execve, end of file alone a death before it; 9 the mount namespace to build in.
+//! Pure. Descriptors of `cairn-create`: 0, 1, 2 null; 3, 4, 5 the container's stdin, stdout, stderr
+//! (absent with a terminal); 6 this socket; 7 the exec status pipe, which init keeps until execve:
+//! `E` and end of file is success, `E` and text a failed execve, end of file alone an earlier
+//! death; 9 the mount namespace to build in.
 
 /// Descriptor of the report socket.
 pub const REPORT_FD: i32 = 6;
 /// Descriptor of the exec status pipe.
 pub const STATUS_FD: i32 = 7;
-/// Of the monitor itself: the directory of our programs, which the daemon gave it as stdout. Moved there first of all,
-/// closed by every execve.
+/// The monitor's directory of our programs: received as stdout, moved here first. Every execve
+/// closes it.
 pub const PROGRAMS_FD: i32 = 8;
-/// A mount namespace that holds little but `/proc`, `/sys` and `/dev`: containers are built in copies of it, however many
-/// mounts the host has. The daemon gives it to the monitor as stderr, who hands it to the helper and keeps it no longer.
+/// A mount namespace with little but `/proc`, `/sys` and `/dev`: containers are built in copies of
+/// it, regardless of the host's mounts. It comes from the daemon as the monitor's stderr.
 pub const MOUNTS_FD: i32 = 9;
-/// Written to the status pipe when only our own tail and execve are left.
+/// Written to the status pipe when only the tail and execve remain.
 pub const REACHED: u8 = b'E';
-/// The longest message.
 pub const MAX: usize = 4096;
 /// The console socket, in the container's directory.
 pub const CONSOLE: &str = "console.sock";
 /// libcontainer's root directory, in the container's directory.
 pub const STATE: &str = "lc";
 
-/// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// An ERROR line of libcontainer's log; the first tells most.
+    /// An ERROR line of libcontainer's log. The first one is the most specific.
     Error(String),
-    /// The container is made; init's pid in the helper's pid namespace.
+    /// The container exists; init's pid in the helper's pid namespace.
     Created(i32),
-    /// Before that, where init is born into a pid namespace that others live in: its pid, which libcontainer does not know.
+    /// Precedes `Created` for an init in a joined pid namespace: its pid, unknown to libcontainer.
     Born(i32),
-    /// It is not; the error as returned, often shallow.
+    /// Creation failed; the returned error, often shallow.
     Failed(String),
 }
 

@@ -10,9 +10,9 @@ use crate::create::Creation;
 use crate::server::{After, Asker, Server};
 use crate::session::Exec;
 
-/// Execs at a time.
+/// Limit of concurrent execs.
 const EXECS: usize = 512;
-/// Attach sessions at a time.
+/// Limit of concurrent attach sessions.
 const ATTACHED: usize = 64;
 
 impl Server {
@@ -27,7 +27,7 @@ impl Server {
                 stdout,
                 stderr,
             } => match self.on_attach(asker.0, stdin, stdout, stderr) {
-                Ok((event, fds)) => return self.tell(asker, event, fds),
+                Ok((event, fds)) => return self.send_event(asker, event, fds),
                 Err(text) => return self.fail(asker, text),
             },
             Request::Kill { signal, all } => self.kill(signal, all),
@@ -59,7 +59,7 @@ impl Server {
             return self.fail(asker, "the container already exists");
         }
         let Some(mounts) = self.mounts.take() else {
-            return self.fail(asker, "it was tried before, and failed");
+            return self.fail(asker, "an earlier attempt to create it failed");
         };
         match Creation::spawn(&self.launch, &self.cgroups, &mut self.output, mounts) {
             Ok((creation, stdin)) => {
@@ -117,7 +117,7 @@ impl Server {
         let attach_id = self.next_number;
         self.next_number += 1;
         let tty = self.launch.tty;
-        // With a terminal its master is both; the client only writes to it.
+        // A terminal's master is both directions; the client only writes to this copy.
         let stdin = self.stdin.as_ref().filter(|_| stdin && self.launch.stdin);
         let text = |e: std::io::Error| e.to_string();
         let stdin = stdin
@@ -153,7 +153,7 @@ impl Server {
         Ok((Event::Attached { attach_id, streams }, fds))
     }
 
-    /// CRI-255: with `stdin_once` the first session that had stdin closes the container's.
+    /// With `stdin_once` the first session that had stdin closes the container's (CRI-255).
     pub(crate) fn detach(&mut self, attach_id: u32) {
         self.output.detach(attach_id);
         let Some(at) = self.attached.iter().position(|a| a.0 == attach_id) else {
@@ -172,7 +172,7 @@ impl Server {
         }
         if all {
             for pid in self.cgroups.processes() {
-                let _gone_already = sys::kill(pid, signal);
+                let _ = sys::kill(pid, signal); // it may have exited
             }
             return Ok(());
         }

@@ -1,6 +1,6 @@
-//! Paths that a container names (its working directory, its program, where it wants a mount), opened by us while we are
-//! more than it is: never out of the root, and never through a magic link of procfs, which leads wherever a descriptor
-//! of somebody leads (CVE-2024-21626).
+//! Opens paths named by a container (working directory, program, mount target) with our privileges.
+//!
+//! A path never leaves the root, and never follows a magic link of procfs (CVE-2024-21626).
 
 use std::ffi::CString;
 use std::io;
@@ -12,38 +12,38 @@ use crate::sys;
 
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-/// A path as an image or a configuration gives it: absolute or not, it begins at the root.
+/// A path of an image or a configuration; relative paths start at the root too.
 fn c_path(path: &[u8]) -> io::Result<CString> {
     let path: &[u8] = if path.is_empty() { b"/" } else { path };
     CString::new(path).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Opens what `path` is below `root`.
+/// Opens `path` below `root`.
 pub fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     loop {
         match sys::open_at(root, &path, flags, RESOLVE) {
-            // Something was renamed while the kernel walked a `..`: it asks to try again.
+            // A concurrent rename while the kernel resolved a `..`: it asks for another attempt.
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
-            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => return Err(no_way(&e)),
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => return Err(describe_loop(&e)),
             other => return other,
         }
     }
 }
 
-fn no_way(e: &io::Error) -> io::Error {
+fn describe_loop(e: &io::Error) -> io::Error {
     io::Error::new(
         e.kind(),
-        "a symlink loop, or a magic link of procfs, which is not followed",
+        "a symlink loop or a magic link of procfs is not followed",
     )
 }
 
-/// Opens a directory, to walk on from.
+/// Opens a directory as a base for further lookups.
 pub fn directory(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
     open(root, path, OFlags::PATH | OFlags::DIRECTORY)
 }
 
-/// [`directory`], made with its parents where there is none.
+/// [`directory`]; creates missing directories on the way.
 pub fn make_directories(root: BorrowedFd<'_>, path: &[u8], mode: u32) -> io::Result<OwnedFd> {
     match directory(root, path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -67,7 +67,7 @@ pub fn make_directories(root: BorrowedFd<'_>, path: &[u8], mode: u32) -> io::Res
     Ok(dir)
 }
 
-/// Makes it the working directory, which then is certainly one of this process's root.
+/// Changes the working directory, and checks that it is below this process's root.
 pub fn enter(path: &[u8]) -> io::Result<()> {
     let root = sys::open_root()?;
     let dir = directory(root.as_fd(), path)?;
@@ -76,7 +76,9 @@ pub fn enter(path: &[u8]) -> io::Result<()> {
         return Ok(());
     }
     sys::enter_directory(root.as_fd())?;
-    Err(io::Error::other("it is outside of the container"))
+    Err(io::Error::other(
+        "the directory is outside of the container",
+    ))
 }
 
 #[cfg(test)]

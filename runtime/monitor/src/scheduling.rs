@@ -1,7 +1,7 @@
-//! Scheduling of a container's processes: cpu, disk, memory nodes.
+//! Scheduling of a container's processes: CPU, I/O priority and memory nodes.
 //!
-//! `cairn-create` writes it beside the container's spec, once; init takes it on before the start signal, and the monitor
-//! gives it to every exec, so that both run at the same priority. A container without any has no such file.
+//! `cairn-create` writes it beside the container's spec, if there is any. Init applies it before
+//! the start signal, the monitor to every exec: both have the same priority.
 
 use std::{fs, io};
 
@@ -12,7 +12,7 @@ use crate::sys::{self, Cpu};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scheduling {
     pub cpu: Option<Cpu>,
-    /// Class and level in the kernel's one number, for ioprio_set(2).
+    /// Class and level in one number, for ioprio_set(2).
     pub io: Option<u32>,
     pub memory: Option<Memory>,
 }
@@ -20,9 +20,9 @@ pub struct Scheduling {
 /// For set_mempolicy(2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
-    /// With its flags.
+    /// Includes its flags.
     pub mode: u32,
-    /// Bit n of the whole is node n; may be empty.
+    /// Bit n over all words is node n; may be empty.
     pub nodes: Vec<u64>,
 }
 
@@ -39,7 +39,7 @@ coded!(Cpu {
 });
 
 impl Scheduling {
-    /// What the container in the working directory was given; nothing without a file.
+    /// Reads the file in the working directory; without one, the default.
     pub fn read() -> Result<Scheduling, String> {
         match fs::read(SCHEDULING) {
             Ok(bytes) => Scheduling::decode(&bytes).map_err(|e| e.to_string()),
@@ -48,8 +48,8 @@ impl Scheduling {
         }
     }
 
-    /// Makes it the calling process's own. In the container's cgroups already (they give real-time processes their
-    /// time, and say which nodes there are), and with the privileges of the host where a value needs them.
+    /// Applies it to the calling process, which must be in the container's cgroups (they limit
+    /// real-time time and memory nodes) and have the host privileges that some values need.
     pub fn apply(&self) -> Result<(), (&'static str, io::Error)> {
         if let Some(cpu) = &self.cpu {
             sys::set_scheduler(0, cpu).map_err(|e| ("set the scheduler", e))?;
@@ -57,7 +57,7 @@ impl Scheduling {
         self.apply_inherited()
     }
 
-    /// [`Scheduling::apply`], but for the scheduler: some have children start without it, some allow none.
+    /// Applies all but the scheduler: some policies do not pass to children, some forbid children.
     pub fn apply_inherited(&self) -> Result<(), (&'static str, io::Error)> {
         let at = |step| move |e| (step, e);
         if let Some(io) = self.io {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn a_written_scheduling_is_read_again() {
         let full = Scheduling {
             cpu: Some(Cpu {
                 policy: 6,

@@ -1,6 +1,6 @@
-//! The poll loop: what happened, and who is told (`life.rs` decides what it means).
+//! The poll loop: receives events and sends answers; `life.rs` handles the container's events.
 //!
-//! Everything here returns quickly; what takes time (the helper, execve, processes dying) is waited for in `poll`.
+//! No call blocks: slow events (the helper, execve, dying processes) are awaited in `poll`.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::cgroup::{self, Cgroups};
-use cairn_monitor::cgroup_tree::gone;
+use cairn_monitor::cgroup_tree::ignore_missing;
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::record::{CTL, Exit, Launch};
 use cairn_monitor::sys::{self, Status};
@@ -22,15 +22,15 @@ use crate::purge::purge;
 use crate::session::Exec;
 use crate::target::Target;
 
-/// How long output may be drained after init has exited and everything in its cgroup was killed.
+/// Limit for draining output after init has exited and its cgroup was killed.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
-/// Connections at a time.
+/// Limit of concurrent connections.
 const PEERS: usize = 16;
 
-/// Who waits for an answer: connection and request.
+/// The connection and the request that wait for an answer.
 pub(crate) type Asker = (u64, u32);
 
-/// The monitor. Fields are owned by it alone; requests (`request.rs`) change them through its methods.
+/// The monitor. It alone owns its fields; requests (`request.rs`) change them through its methods.
 pub(crate) struct Server {
     pub(crate) launch: Launch,
     pub(crate) cgroups: Cgroups,
@@ -38,7 +38,7 @@ pub(crate) struct Server {
     pub(crate) output: Output,
     pub(crate) execs: Vec<Exec>,
     pub(crate) next_number: u32,
-    /// Where the container is built, until it is asked for.
+    /// The mount namespace to build the container in, until `create` takes it.
     pub(crate) mounts: Option<OwnedFd>,
     pub(crate) creation: Option<Creation>,
     pub(crate) target: Option<Target>,
@@ -48,11 +48,11 @@ pub(crate) struct Server {
     pub(crate) attached: Vec<(u32, u64, bool)>,
     pub(crate) waits_for_create: Option<Asker>,
     pub(crate) waits_for_start: Option<Asker>,
-    /// OCI hooks at work: the helper's pid, and who waits for their end and what follows it.
+    /// Running OCI hooks: the helper's pid, the request to answer, and the step after them.
     pub(crate) hooking: Option<(i32, Asker, After)>,
     /// The poststop hooks have run.
     pub(crate) stopped: bool,
-    /// Deleted: end as soon as the answer is sent.
+    /// Deleted: the monitor ends when the answer is sent.
     pub(crate) over: bool,
     pub(crate) start_time: u64,
     pub(crate) started: bool,
@@ -60,16 +60,16 @@ pub(crate) struct Server {
     pub(crate) next_peer: u64,
     pub(crate) listener: UnixListener,
     pub(crate) signals: OwnedFd,
-    /// Children reaped before we knew whose they are: init can die before its pid is reported.
+    /// Children reaped before their role was known: init can die before its pid is reported.
     pub(crate) strays: Vec<(i32, Status)>,
-    /// Init's end, and until when its output is drained.
+    /// Init's status, its end time, and the deadline for draining its output.
     pub(crate) ended: Option<(Status, u64, Instant)>,
     pub(crate) exit: Option<Exit>,
-    /// Groups of ended execs in which background children still run.
+    /// Groups of ended execs with running background children.
     pub(crate) leftovers: Vec<cgroup::Session>,
 }
 
-/// What follows OCI hooks.
+/// The step after OCI hooks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum After {
     Start,
@@ -90,10 +90,10 @@ enum Token {
 
 impl Server {
     pub(crate) fn new(launch: Launch, daemon: OwnedFd, mounts: OwnedFd) -> io::Result<Server> {
-        // First: it fails most easily, and leaves nothing then.
+        // First: it is the likeliest to fail, and leaves nothing behind.
         let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
-        gone(fs::remove_file(CTL))?;
+        ignore_missing(fs::remove_file(CTL))?;
         let listener = UnixListener::bind(CTL)?;
         listener.set_nonblocking(true)?;
         let mut server = Server {
@@ -128,14 +128,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Until deleted, or abandoned before the start.
+    /// Runs until the container is deleted, or abandoned before its start.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
             if self.over && self.peers.iter().all(|p| !p.has_output()) {
                 return Ok(());
             }
             if self.peers.is_empty() && !self.started && self.exit.is_none() {
-                // Also what the daemon asked for last and will not hear: it rolls back by the record it has.
+                // Answers in flight do not matter: the daemon rolls back by its own record.
                 return purge(&self.cgroups);
             }
             let (mut fds, tokens) = self.interests();
@@ -158,7 +158,7 @@ impl Server {
             });
             tokens.push(token);
         };
-        // Output before SIGCHLD: what a process wrote before its end is read before its end is known.
+        // Output before SIGCHLD, so that output of a process is read before its end is known.
         for fd in self.output.readable() {
             add(fd, libc::POLLIN, Token::Read(fd));
         }
@@ -221,7 +221,7 @@ impl Server {
             Token::Signals => self.reap(),
             Token::Listener => {
                 if let Ok((socket, _)) = self.listener.accept() {
-                    let _hung_up_again = self.admit(socket.into());
+                    let _ = self.admit(socket.into()); // the client may have hung up
                 }
             }
             Token::Peer(id) => self.serve(id, events),
@@ -239,7 +239,7 @@ impl Server {
             start_time: self.start_time,
             exit: self.exit,
         };
-        self.tell((id, 0), hello, Vec::new());
+        self.send_event((id, 0), hello, Vec::new());
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Server {
             return;
         };
         if events & libc::POLLOUT != 0 && peer.flush().is_err() {
-            return self.dismiss(id);
+            return self.disconnect(id);
         }
         if events & !libc::POLLOUT == 0 {
             return;
@@ -262,41 +262,42 @@ impl Server {
                     }
                 }
             }
-            Err(_) => self.dismiss(id),
+            Err(_) => self.disconnect(id),
         }
     }
 
-    /// A client is gone, and its attach sessions with it. Its execs live on.
-    fn dismiss(&mut self, id: u64) {
+    /// Removes a disconnected client and its attach sessions. Its execs continue.
+    fn disconnect(&mut self, id: u64) {
         self.peers.retain(|p| p.id != id);
-        let gone: Vec<u32> = self
+        let ended: Vec<u32> = self
             .attached
             .iter()
             .filter(|a| a.1 == id)
             .map(|a| a.0)
             .collect();
-        gone.into_iter()
+        ended
+            .into_iter()
             .for_each(|attach_id| self.detach(attach_id));
     }
 
-    pub(crate) fn tell(&mut self, (peer, request): Asker, event: Event, fds: Vec<OwnedFd>) {
+    pub(crate) fn send_event(&mut self, (peer, request): Asker, event: Event, fds: Vec<OwnedFd>) {
         let Some(found) = self.peers.iter_mut().find(|p| p.id == peer) else {
             return;
         };
         if found.send(request, &event, fds).is_err() {
-            self.dismiss(peer);
+            self.disconnect(peer);
         }
     }
 
     pub(crate) fn answer(&mut self, asker: Asker, done: Result<(), String>) {
         match done {
-            Ok(()) => self.tell(asker, Event::Done, Vec::new()),
+            Ok(()) => self.send_event(asker, Event::Done, Vec::new()),
             Err(text) => self.fail(asker, text),
         }
     }
 
     pub(crate) fn fail(&mut self, asker: Asker, text: impl Into<String>) {
-        self.tell(asker, Event::Failed { text: text.into() }, Vec::new());
+        self.send_event(asker, Event::Failed { text: text.into() }, Vec::new());
     }
 
     fn tick(&mut self) {
@@ -307,7 +308,7 @@ impl Server {
             && self.exit.is_none()
             && (self.output.ended() || until <= now)
         {
-            self.conclude(status, finished_at);
+            self.record_exit(status, finished_at);
         }
     }
 }

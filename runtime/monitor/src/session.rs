@@ -1,11 +1,11 @@
-//! Exec: a process beside init, the monitor's own child, in all of the container's namespaces and cgroups.
+//! Exec: a child of the monitor, in all of the container's namespaces and cgroups.
 //!
-//! Nothing of it can be seen from inside before it is inside. The monitor forks a *joiner* (straight into the exec's
-//! own cgroup on v2), which never is in the container's pid namespace itself. It closes what it does not need, joins the
-//! other namespaces, becomes the user with all his limits, and only then clones the exec into the pid namespace, as its
-//! sibling: the monitor's own child, with the rights, the root and the descriptors of the container. Everything either
-//! needs is opened before; nothing of the host is opened after that. What they have to say they say over a close-on-exec
-//! pipe: end of file is success.
+//! Until it is inside, the container cannot see it. The monitor forks a *joiner* (on v2 directly
+//! into the exec's own cgroup), which never enters the container's pid namespace. The joiner closes
+//! unneeded descriptors, joins the other namespaces and becomes the user with all limits. Only then
+//! does it clone the exec into the pid namespace, as its sibling, with the container's rights, root
+//! and descriptors. Everything either needs is opened before; nothing of the host is opened later.
+//! Both report errors over a close-on-exec pipe: end of file is success.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,52 +23,51 @@ use cairn_monitor::wire::{ExecRequest, Streams};
 use crate::joiner::{ChildEnds, join};
 use crate::target::Target;
 
-/// A running exec.
 pub(crate) struct Exec {
     pub(crate) session: u32,
-    /// Who asked, and by which request.
+    /// The requesting client, and its request.
     pub(crate) peer: u64,
     pub(crate) request: u32,
-    /// None while its joiner has not told it.
+    /// Unknown until the joiner has reported it.
     pid: Option<i32>,
     joiner: Joiner,
-    /// How it is scheduled; given to it by the monitor, which has the privilege.
+    /// Its scheduler; set by the monitor, which has the privilege.
     cpu: Option<Cpu>,
     group: Option<cgroup::Session>,
-    /// The status pipe; none once it has ended.
+    /// The status pipe, until its end.
     status: Option<OwnedFd>,
     error: Vec<u8>,
     /// For the client, with `ExecStarted`.
     streams: Streams,
     fds: Vec<OwnedFd>,
-    /// The terminal's master comes through here, out of the container.
+    /// Receives the terminal's master from inside the container.
     console: Option<OwnedFd>,
-    /// When it is killed, with all it started.
+    /// The time to kill it, with all its descendants.
     pub(crate) deadline: Option<Instant>,
     pub(crate) timed_out: bool,
     pub(crate) exit: Option<Status>,
-    /// The client knows of it and waits for its end.
+    /// The client knows its session and waits for its end.
     pub(crate) announced: bool,
 }
 
-/// The process that makes an exec.
+/// The process that creates an exec.
 struct Joiner {
     /// 0 once it has ended.
     pid: i32,
-    /// Here it tells the pid of the exec.
+    /// Receives the pid of the exec.
     birth: OwnedFd,
-    /// A byte lets the exec run on; none once it has it. By its end it ends.
+    /// Sending a byte lets the exec run; closing it unsent ends the exec.
     go: Option<OwnedFd>,
 }
 
-/// What the status pipe of an exec came to.
+/// The result of an exec's status pipe.
 pub(crate) enum Outcome {
     Pending,
     Started(Streams, Vec<OwnedFd>),
     Failed(String),
 }
 
-/// The kernel's limit is longer than anything that is said there; a container with SYS_PTRACE may write to it.
+/// Longer than any message; a container with SYS_PTRACE may write to the pipe.
 const MAX_ERROR: usize = 4096;
 
 impl Exec {
@@ -136,7 +135,7 @@ impl Exec {
         Ok(started)
     }
 
-    /// Pipes or the console socket; our ends stay here.
+    /// Opens pipes or the console socket; our ends stay here.
     fn open_ends(
         &mut self,
         (birth, go): (OwnedFd, OwnedFd),
@@ -171,9 +170,9 @@ impl Exec {
         let (out_read, out_write) = sys::pipe()?;
         let (err_read, err_write) = sys::pipe()?;
         for fd in [&in_read, &out_write, &err_write] {
-            // So that the user can open /dev/stdout by name; root's otherwise.
+            // The user must own them to open /dev/stdout by name; root owns them already.
             if uid != 0 {
-                let _still_roots = sys::chown_fd(fd.as_fd(), uid);
+                let _ = sys::chown_fd(fd.as_fd(), uid); // on failure root stays the owner
             }
         }
         self.streams = Streams {
@@ -192,7 +191,7 @@ impl Exec {
 
     fn tasks(&self, cgroups: &Cgroups) -> io::Result<Vec<File>> {
         let mut tasks = cgroups.tasks()?;
-        // After its parent: the exec's own group lies below one of them.
+        // Last: the exec's own group is below one of the others.
         if let Some(group) = &self.group {
             tasks.extend(group.tasks()?);
         }
@@ -211,15 +210,14 @@ impl Exec {
         Ok(())
     }
 
-    /// Whether a child of the monitor is this exec or its joiner.
     pub(crate) fn concerns(&mut self, pid: i32) -> bool {
-        self.learn();
-        // The number of one that has ended may be another's.
+        self.read_birth();
+        // The pid of an ended exec may be reused.
         pid == self.joiner.pid || (self.exit.is_none() && Some(pid) == self.pid)
     }
 
-    /// Reads who the exec is, and lets it go.
-    fn learn(&mut self) {
+    /// Reads the exec's pid, sets its scheduler, and lets it run.
+    fn read_birth(&mut self) {
         if self.joiner.go.is_none() {
             return;
         }
@@ -227,7 +225,7 @@ impl Exec {
         match sys::read(self.joiner.birth.as_fd(), &mut pid) {
             Ok(4) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            // The joiner ended before.
+            // The joiner ended without an exec.
             _ => return self.joiner.go = None,
         }
         let pid = i32::from_ne_bytes(pid);
@@ -235,8 +233,8 @@ impl Exec {
         let go = self.joiner.go.take();
         match self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c)) {
             Ok(()) => {
-                // It may have been killed meanwhile: its end tells that.
-                let _it_hears = go.map(|go| sys::write(go.as_fd(), &[1]));
+                // A failed write: it was killed meanwhile, and its end reports that.
+                let _ = go.map(|go| sys::write(go.as_fd(), &[1]));
             }
             Err(e) if sys::is_child(pid) => {
                 self.error = format!("set the scheduler: {e}").into_bytes();
@@ -245,46 +243,45 @@ impl Exec {
         }
     }
 
-    /// To poll, until it is known who the exec is.
+    /// The descriptor to poll until the exec's pid is known.
     pub(crate) fn birth_fd(&self) -> Option<i32> {
         let unknown = self.joiner.go.is_some();
         unknown.then(|| self.joiner.birth.as_raw_fd())
     }
 
-    /// One of the two has ended.
-    pub(crate) fn buried(&mut self, pid: i32, status: Status) {
+    /// Handles the end of the exec or its joiner.
+    pub(crate) fn child_ended(&mut self, pid: i32, status: Status) {
         let is_joiner = pid == self.joiner.pid;
         if is_joiner {
             self.joiner.pid = 0;
         }
-        // After the joiner nothing more is told: without an exec, or with one that was killed and buried before the
-        // joiner could tell of it, its end is the end.
+        // The joiner reports no more. Without an exec, or with one reaped before its pid was
+        // reported, the joiner's end is the exec's end.
         if !is_joiner || self.pid.is_none_or(|pid| !sys::is_child(pid)) {
             self.exit.get_or_insert(status);
             self.deadline = None;
-            // It has told all that it had to, and its end is waited for.
+            // The joiner has reported everything; only its end is outstanding.
             self.kill_joiner();
         }
     }
 
-    /// Its joiner has not ended.
     pub(crate) fn has_joiner(&self) -> bool {
         self.joiner.pid != 0
     }
 
-    /// In the daemon's pid namespace; none is 0.
+    /// The pid in the daemon's pid namespace; 0 if unknown.
     pub(crate) fn pid(&self) -> i32 {
         self.pid.unwrap_or(0)
     }
 
-    /// To poll, until the outcome is known.
+    /// The descriptor to poll until the outcome is known.
     pub(crate) fn status_fd(&self) -> Option<i32> {
         self.status.as_ref().map(|fd| fd.as_raw_fd())
     }
 
     /// Reads the status pipe. `Started` and `Failed` come once.
     pub(crate) fn outcome(&mut self) -> Outcome {
-        self.learn();
+        self.read_birth();
         let Some(status) = &self.status else {
             return Outcome::Pending;
         };
@@ -294,7 +291,7 @@ impl Exec {
                 Ok(0) => break,
                 Ok(n) if self.error.len() < MAX_ERROR => self.error.extend_from_slice(&buf[..n]),
                 Ok(_) => break,
-                // A process that has ended says no more, whoever else may hold the pipe for a moment.
+                // An ended process writes no more, even if another process still has the pipe open.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.exit.is_none() => {
                     return Outcome::Pending;
                 }
@@ -307,9 +304,11 @@ impl Exec {
         }
         if self.pid.is_none() {
             if !self.timed_out {
-                return Outcome::Failed("it was killed before it entered the container".to_owned());
+                return Outcome::Failed(
+                    "the exec was killed before it entered the container".to_owned(),
+                );
             }
-            // The client asked for this end: it is told with the exit, not as a failure.
+            // The client set this timeout: it is reported with the exit, not as a failure.
             self.announced = true;
             return Outcome::Started(Streams::default(), Vec::new());
         }
@@ -323,21 +322,21 @@ impl Exec {
         Outcome::Started(self.streams, std::mem::take(&mut self.fds))
     }
 
-    /// Kills it, with all it started, if its time is over.
+    /// Kills it and all its descendants at its deadline.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.deadline.is_some_and(|d| d <= now) {
             self.deadline = None;
             self.timed_out = true;
             if self.pid.is_none() {
-                // Not let go any more: it ends by itself, wherever it is.
+                // Closes `go`, so that the exec ends by itself wherever it is.
                 self.joiner.go = None;
             }
-            let _already_gone = self.kill();
+            let _ = self.kill(); // it may have exited
         }
     }
 
     pub(crate) fn kill(&self) -> io::Result<()> {
-        // First, since on v1 it may not be in the group yet: an exec that it has not made then is not made any more.
+        // First: on v1 the joiner may not be in the group yet. Its death prevents a later exec.
         self.kill_joiner();
         match (&self.group, self.pid) {
             (Some(group), _) => group.kill(),
@@ -348,11 +347,11 @@ impl Exec {
 
     fn kill_joiner(&self) {
         if self.has_joiner() {
-            let _already_gone = sys::kill(self.joiner.pid, libc::SIGKILL);
+            let _ = sys::kill(self.joiner.pid, libc::SIGKILL); // it may have exited
         }
     }
 
-    /// The group, to be removed once the background children are gone too.
+    /// The group, to be removed once its background children have ended.
     pub(crate) fn into_group(self) -> Option<cgroup::Session> {
         self.group
     }

@@ -1,9 +1,9 @@
-//! What procfs says of a process.
+//! The start time of a process, from procfs.
 
 use std::fs;
 use std::io;
 
-/// Field 22 of `/proc/<pid>/stat`; the second field may contain anything, so from the last `)` on.
+/// Field 22 of `/proc/<pid>/stat`. Parses from the last `)`: the second field may contain anything.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

@@ -1,5 +1,5 @@
-//! System calls as the monitor, `cairn-create` and their children before execve make them: single-threaded processes.
-//! By `rustix` wherever it has them; `raw` holds the rest, with all `unsafe`. The daemon uses nothing from this module.
+//! System calls of single-threaded processes: the monitor, `cairn-create` and their children before
+//! execve. `rustix` makes most; `raw` has the rest and all `unsafe`. The daemon uses none of them.
 
 mod raw;
 
@@ -51,19 +51,18 @@ fn ended(status: WaitStatus) -> Status {
     Status { code, signal }
 }
 
-/// Reaps one ended child, if there is any.
+/// Reaps one ended child, if there is one.
 pub fn reap() -> Option<(i32, Status)> {
     let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
     Some((pid.as_raw_nonzero().get(), ended(status)))
 }
 
-/// Waits for the end of a child.
 pub fn reap_child(child: i32) -> io::Result<Status> {
     let reaped = rustix::process::waitpid(Some(pid(child)?), WaitOptions::empty())?;
     Ok(ended(reaped.ok_or(Errno::CHILD)?.1))
 }
 
-/// Whether this process has such a child, alive or not yet reaped.
+/// Whether this process has this child, alive or not yet reaped.
 pub fn is_child(child: i32) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     pid(child).is_ok_and(|pid| rustix::process::waitid(WaitId::Pid(pid), options).is_ok())
@@ -83,10 +82,10 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     )?)
 }
 
-/// A number that nobody can guess.
+/// An unpredictable number.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    // Up to 256 bytes come at once, and no signal interrupts them.
+    // Up to 256 bytes come in one call, and signals do not interrupt it.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }
@@ -98,25 +97,25 @@ pub fn kill(process: i32, signal: i32) -> io::Result<()> {
     )?)
 }
 
-/// Joins namespaces of a process; a pid namespace is for the children that follow.
+/// Joins namespaces of a process; a pid namespace applies to later children.
 pub fn join_namespaces(pidfd: BorrowedFd<'_>, kinds: ThreadNameSpaceType) -> io::Result<()> {
     Ok(rustix::thread::move_into_thread_name_spaces(pidfd, kinds)?)
 }
 
-/// The namespace in which the children that follow are born.
+/// Chooses the pid namespace of later children.
 pub fn choose_pid_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     let kind = Some(LinkNameSpaceType::ProcessID);
     Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
 }
 
-/// Neither a container's processes nor a core dump get at our memory.
+/// Protects our memory from a container's processes and from core dumps.
 pub fn forbid_dumps() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(
         rustix::process::DumpableBehavior::NotDumpable,
     )?)
 }
 
-/// Orphans of our descendants become our children.
+/// Makes orphans of our descendants our children.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),
@@ -147,7 +146,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
-/// How many bytes a pipe or a terminal has for its reader.
+/// The number of bytes ready to read from a pipe or a terminal.
 pub fn unread(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::io::ioctl_fionread(fd)?)
 }
@@ -160,19 +159,19 @@ pub fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
     Ok(retry_on_intr(|| rustix::io::write(fd, buf))?)
 }
 
-/// A duplicate that is at least `lowest`, close-on-exec.
+/// Duplicates a descriptor to a number of at least `lowest`, close-on-exec.
 pub fn dup_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
     match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
-        // Not "invalid argument": the limit of open files is lower than that.
+        // The limit of open files is lower than `lowest`; EINVAL would mislead.
         Err(Errno::INVAL) => Err(Errno::MFILE.into()),
         other => Ok(other?),
     }
 }
 
-/// Descriptors that go with one message at most.
+/// Limit of descriptors per message.
 const PASSED: usize = 4;
 
-/// Sends bytes, and up to [`PASSED`] descriptors with their first byte. Returns how many bytes went.
+/// Sends bytes, and up to [`PASSED`] descriptors with the first one. Returns the bytes sent.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -200,7 +199,6 @@ pub fn receive_fd(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Opti
     Ok((received.bytes, fds.next()))
 }
 
-/// Window size of a terminal.
 pub fn set_window(fd: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = rustix::termios::Winsize {
         ws_row: rows,
@@ -211,7 +209,8 @@ pub fn set_window(fd: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()>
     Ok(rustix::termios::tcsetwinsize(fd, size)?)
 }
 
-/// Opens the container's `/dev/pts/ptmx` (we are inside): `(master, slave)`. Anything but a real devpts is refused.
+/// Opens the container's `/dev/pts/ptmx` from inside: `(master, slave)`. Fails unless it is a
+/// devpts.
 pub fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     const DEVPTS: i64 = 0x1cd1;
     let flags =
@@ -226,12 +225,12 @@ pub fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, slave))
 }
 
-/// Makes a terminal the controlling one of this session.
+/// Makes a terminal the controlling terminal of this session.
 pub fn take_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::process::ioctl_tiocsctty(fd)?)
 }
 
-/// All that the kernel knows.
+/// All limits of the kernel.
 const RESOURCES: [Resource; 16] = [
     Resource::Cpu,
     Resource::Fsize,
@@ -256,7 +255,7 @@ fn resource(number: u32) -> io::Result<Resource> {
     Ok(found.ok_or(Errno::INVAL)?)
 }
 
-/// The kernel's infinity is the largest number.
+/// `u64::MAX` is the kernel's infinity.
 pub fn set_limit(number: u32, soft: u64, hard: u64) -> io::Result<()> {
     let limit = Rlimit {
         current: Some(soft),
@@ -274,7 +273,7 @@ pub fn limit(number: u32) -> io::Result<(u64, u64)> {
     ))
 }
 
-/// A file in memory with these bytes, at its start. Closed by execve.
+/// Makes a file in memory with these bytes, positioned at its start. Closed by execve.
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     use std::io::{Seek, Write};
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -284,7 +283,7 @@ pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// A file for us alone, empty.
+/// Creates an empty file that only its owner can open.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -295,7 +294,7 @@ pub fn umask(mask: u32) {
     rustix::process::umask(Mode::from_raw_mode(mask));
 }
 
-/// Of this thread alone, which is the only one.
+/// Changes this thread only: the process has no other.
 pub fn set_groups(groups: &[u32]) -> io::Result<()> {
     let groups: Vec<Gid> = groups.iter().map(|g| Gid::from_raw(*g)).collect();
     Ok(rustix::thread::set_thread_groups(&groups)?)
@@ -312,14 +311,14 @@ pub fn chown_fd(fd: BorrowedFd<'_>, uid: u32) -> io::Result<()> {
     Ok(rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), None)?)
 }
 
-/// What a descriptor points to: `(owner, device number if it is a character device)`.
+/// Returns `(owner, device number if it is a character device)`.
 pub fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<(u32, Option<u64>)> {
     let stat = rustix::fs::fstat(fd)?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     Ok((stat.st_uid, is_device.then_some(stat.st_rdev)))
 }
 
-/// openat2(2). What is opened is close-on-exec.
+/// openat2(2), always close-on-exec.
 pub fn open_at(
     dir: BorrowedFd<'_>,
     path: &CStr,
@@ -336,13 +335,13 @@ pub fn open_at(
     )?)
 }
 
-/// The root directory of this process, as a place to open from.
+/// Opens the root directory of this process as a base for lookups.
 pub fn open_root() -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(c"/", flags, Mode::empty())?)
 }
 
-/// One directory; `name` is a name and no path.
+/// Makes one directory; `name` must not contain a slash.
 pub fn make_directory_at(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))?)
 }
@@ -351,14 +350,13 @@ pub fn enter_directory(dir: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::process::fchdir(dir)?)
 }
 
-/// Whether the working directory lies below this process's root: the kernel then names it by a path that begins with
-/// `/`. libc's getcwd would not tell "outside".
+/// Whether the working directory is below this process's root: only then the kernel's name for it
+/// begins with `/`. libc's getcwd hides this.
 pub fn working_directory_is_below_root() -> io::Result<bool> {
     let path = rustix::process::getcwd(Vec::new())?;
     Ok(path.as_bytes().starts_with(b"/"))
 }
 
-/// Permitted capabilities of this process.
 pub fn permitted() -> io::Result<u64> {
     Ok(rustix::thread::capabilities(None)?.permitted.bits())
 }
@@ -372,7 +370,7 @@ pub fn set_capabilities(effective: u64, permitted: u64, inheritable: u64) -> io:
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Drops one capability from the bounding set. `Ok(false)`: the kernel knows no such capability.
+/// Drops one capability from the bounding set. `Ok(false)`: unknown to the kernel.
 pub fn drop_bounding(cap: u32) -> io::Result<bool> {
     let cap = CapabilitySet::from_bits_retain(1 << cap);
     match rustix::thread::remove_capability_from_bounding_set(cap) {

@@ -1,12 +1,13 @@
-//! The last steps of a process before its program: of init (in `cairn-create`'s child) and of every exec (in the
+//! The last steps before a program: of init (in `cairn-create`'s child) and of execs (in the
 //! monitor's child). One function, so that both are equally confined.
 //!
-//! Order: descriptors closed → limits → umask → stdio's owner → cwd → keep capabilities → [filter, without no_new_privs:
-//! it needs CAP_SYS_ADMIN] → bounding set → groups → ids → capabilities → cwd as the user → no_new_privs: the process is
-//! then no more than the container's own. An exec is born into the pid namespace here → [filter] → execve.
-//! Namespaces, cgroups, session, keyring, stdio and oom_score_adj are the caller's, before.
+//! Order: descriptors closed → limits → umask → stdio's owner → cwd → keep capabilities → [filter,
+//! without no_new_privs: it needs CAP_SYS_ADMIN] → bounding set → groups → ids → capabilities → cwd
+//! as the user → no_new_privs: the process then has the container's rights only. An exec is born
+//! into the pid namespace here → [filter] → execve. The caller sets namespaces, cgroups, session,
+//! keyring, stdio and oom_score_adj before.
 //!
-//! No path of the container is touched while a descriptor that could lead out of it is open (CVE-2024-21626).
+//! No path of the container is used while a descriptor could lead out of it (CVE-2024-21626).
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -20,12 +21,11 @@ use crate::process::{Label, Process};
 use crate::rooted;
 use crate::sys::{self, ExecVector};
 
-/// A process prepared so far that applying it opens nothing but its working directory.
+/// A prepared process: applying it opens only its working directory.
 pub struct Tail {
     process: Process,
     argv: ExecVector,
     env: ExecVector,
-    /// Where the program may be, in this order.
     candidates: Vec<CString>,
     filter: Option<(Vec<libc::sock_filter>, u32)>,
 }
@@ -45,13 +45,13 @@ fn at(step: &'static str) -> impl FnOnce(io::Error) -> TailError {
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Tail {
-    /// Fails on a NUL byte, an empty argv, or a filter that is asked for and not given.
+    /// Fails on a NUL byte, an empty argv, or a missing filter.
     pub fn new(process: Process, filter: Option<&Filter>) -> Result<Tail, String> {
         let program = process.argv.first().cloned().unwrap_or_default();
         Tail::of_program(&program, process, filter)
     }
 
-    /// As `new`, for a program that `argv[0]` does not name.
+    /// As `new`, with a program other than `argv[0]`.
     pub fn of_program(
         program: &[u8],
         process: Process,
@@ -83,27 +83,27 @@ impl Tail {
         &self.process
     }
 
-    /// Where the program may be, in the order they are tried.
     pub fn candidates(&self) -> &[CString] {
         &self.candidates
     }
 
-    /// From here on the process may do no more than the container's, but for what the filter forbids. Of the
-    /// descriptors from 3 on `keep` stay open.
+    /// Drops to the container's rights; only the filter may still be missing. Of the descriptors
+    /// from 3 on only `keep` stay open.
     ///
     /// # Safety
-    /// This is a child that ends by execve or `exit_now`, and uses none but `keep` of its descriptors from 3 on.
+    /// The caller is a child that ends by execve or `exit_now`, and uses no other descriptor from 3
+    /// on.
     #[allow(unsafe_code)]
     pub unsafe fn become_user(&self, keep: &mut [RawFd]) -> Result<(), TailError> {
         let p = &self.process;
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe {
             sys::close_all_but(keep);
         }
         set_limits(p).map_err(at("set resource limits"))?;
         sys::umask(p.umask);
         own_stdio(p.uid);
-        // As root first: a directory only root may enter; as the user later: one that root may not (NFS).
+        // As root for a directory only for root; later as the user, for one closed to root (NFS).
         let entered = rooted::enter(&p.cwd).is_ok();
         rustix::thread::set_keep_capabilities(true)
             .map_err(|e| at("keep capabilities")(e.into()))?;
@@ -117,10 +117,10 @@ impl Tail {
         }
         sys::set_groups(&p.groups).map_err(at("set groups"))?;
         sys::set_ids(p.uid, p.gid).map_err(at("set user and group"))?;
-        let held = sys::permitted().map_err(at("read capabilities"))?;
+        let current = sys::permitted().map_err(at("read capabilities"))?;
         let c = p.capabilities;
-        let permitted = c.permitted & held;
-        let inheritable = c.inheritable & (held | c.bounding);
+        let permitted = c.permitted & current;
+        let inheritable = c.inheritable & (current | c.bounding);
         sys::set_capabilities(c.effective & permitted, permitted, inheritable & c.bounding)
             .map_err(at("set capabilities"))?;
         sys::set_ambient(c.ambient & permitted & inheritable)
@@ -132,7 +132,7 @@ impl Tail {
         if p.no_new_privileges {
             rustix::thread::set_no_new_privs(true).map_err(|e| at("set no_new_privs")(e.into()))?;
         }
-        // Other ids may have made it dumpable, which would open our memory to the container's other processes.
+        // A change of ids may have made it dumpable: the container could read our memory.
         sys::forbid_dumps().map_err(at("forbid dumps"))
     }
 
@@ -143,7 +143,7 @@ impl Tail {
         sys::load_filter(program, *flags).map_err(at("load the seccomp filter"))
     }
 
-    /// As execvp: a refusal is remembered, a missing file is not. After [`Tail::become_user`].
+    /// As execvp: remembers EACCES, skips missing files. Follows [`Tail::become_user`].
     pub fn execute(&self) -> TailError {
         if self.process.no_new_privileges
             && let Err(e) = self.load_filter()
@@ -162,7 +162,7 @@ impl Tail {
         at("execute")(worst)
     }
 
-    /// One line for people; names the program only.
+    /// One line for users; it names the program only.
     pub fn describe(&self, error: &TailError) -> String {
         match error.step {
             "execute" => {
@@ -185,8 +185,8 @@ impl Tail {
     }
 }
 
-/// While `/proc` is the host's. SELinux denies a confined process the keyring of an unconfined one: it is made with the
-/// process's label.
+/// Joins a new session keyring; `/proc` must be the host's. SELinux denies a confined process the
+/// keyring of an unconfined one, so the keyring gets the process's label.
 pub fn own_session_keyring(p: &Process) -> io::Result<()> {
     let Some(Label::Selinux(context)) = &p.label else {
         return sys::own_session_keyring();
@@ -195,17 +195,17 @@ pub fn own_session_keyring(p: &Process) -> io::Result<()> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("set keycreate: {e}"));
     write_to_proc(NEW_KEYS, context).map_err(named)?;
     sys::own_session_keyring()?;
-    // Clears it: an empty write would not reach the kernel.
+    // A newline clears it: an empty write would not reach the kernel.
     write_to_proc(NEW_KEYS, b"\n")
 }
 
-/// Not as `fs::write` does it: to open a file that may be created, SELinux must allow new files in /proc.
+/// Writes without O_CREAT, unlike `fs::write`: SELinux would have to allow new files in /proc.
 pub fn write_to_proc(path: &str, value: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(value)
 }
 
-/// Hard limits above the present ones need a privilege that a user namespace takes away: raise them while it is there.
+/// Raises hard limits early: this needs a privilege that a user namespace takes away.
 pub fn raise_limits(p: &Process) -> io::Result<()> {
     for l in &p.limits {
         let (soft, hard) = sys::limit(l.resource)?;
@@ -222,7 +222,7 @@ fn set_limits(p: &Process) -> io::Result<()> {
         .try_for_each(|l| sys::set_limit(l.resource, l.soft, l.hard))
 }
 
-/// So that a user may open /dev/stdout by name. Refused for what is not ours to give: then it stays as it is.
+/// Gives stdio to the user, who may then open /dev/stdout by name.
 fn own_stdio(uid: u32) {
     const DEV_NULL: u64 = libc::makedev(1, 3);
     for fd in [stdin(), stdout(), stderr()] {
@@ -230,7 +230,7 @@ fn own_stdio(uid: u32) {
             && owner != uid
             && device != Some(DEV_NULL)
         {
-            let _not_ours = sys::chown_fd(fd, uid);
+            let _ = sys::chown_fd(fd, uid); // refused for files that are not ours; the owner stays
         }
     }
 }

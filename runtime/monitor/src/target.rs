@@ -1,4 +1,4 @@
-//! Init as execs need it: its namespaces, and whom its users are on the host.
+//! Init from the view of an exec: its namespaces, and the host ids of its users.
 
 use std::fs;
 use std::io;
@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use cairn_monitor::sys;
 use rustix::thread::ThreadNameSpaceType;
 
-/// Read once, when the container is made.
+/// Read once, when the container is created.
 pub(crate) struct Target {
     pub(crate) pid: i32,
     pub(crate) pidfd: OwnedFd,
-    /// Namespaces that are not ours, as setns(2) takes them.
+    /// Namespaces that differ from the monitor's, for setns(2).
     pub(crate) kinds: ThreadNameSpaceType,
     uid_map: String,
 }
@@ -45,7 +45,7 @@ impl Target {
         })
     }
 
-    /// A user of the container as the host knows him; unmapped is root.
+    /// The host's id of a user of the container; unmapped users count as root.
     pub(crate) fn host_uid(&self, uid: u32) -> u32 {
         self.uid_map
             .lines()

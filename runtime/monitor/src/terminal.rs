@@ -1,14 +1,13 @@
-//! Reading a terminal's master side.
+//! Reads a terminal's master side.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// What `read` has of a terminal's master; 0 while no process has the other side.
+/// Reads a terminal's master; returns 0 while no process has the other side open.
 ///
-/// The kernel (seen on Linux 6.18) can say EIO while the last bytes are on their way: it waits for those that it knew of,
-/// sleeps, then sees that the other side was closed, but not what was written before that. All was written before the
-/// first EIO, and a read waits for what was: the second one has it.
+/// The kernel (seen on Linux 6.18) can return EIO while the last bytes are still on their way. All
+/// bytes are written before the first EIO, so a second read returns them.
 pub fn read_master(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     let mut once = || match read() {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) => Ok(0),
@@ -32,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_with_the_hangup_is_read_after_it() {
+    fn bytes_of_the_hangup_are_read_after_it() {
         assert_eq!(reads(&[Err(Errno::IO), Ok(9)]), (Ok(9), 0));
         assert_eq!(reads(&[Ok(0), Ok(9)]), (Ok(9), 0));
     }
@@ -44,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_and_what_else_fails_is_told_at_once() {
+    fn bytes_and_other_errors_are_returned_at_once() {
         assert_eq!(reads(&[Ok(5), Ok(9)]), (Ok(5), 1));
         assert_eq!(reads(&[Err(Errno::AGAIN), Ok(9)]), (Err(Errno::AGAIN), 1));
         assert_eq!(

@@ -1,14 +1,14 @@
 //! The control protocol between the daemon and a container's monitor, version 1.
 //!
-//! A stream socket (`ctl.sock` in the container's directory, or the socket pair the monitor was spawned with)
-//! carries frames: `u32 length` of what follows, `u32 request id`, `u8 kind`, payload. The monitor speaks first
-//! ([`Event::Hello`], id 0). Every request gets exactly one [`Event`] with its id; an exec gets two, `ExecStarted` and
-//! later `ExecExited`. Id 0 is for what nobody asked for: `Hello`, and `Exited` once init is gone, also to late clients.
-//! Descriptors (exec's and attach's streams) travel by SCM_RIGHTS with the first byte of their frame, monitor to
-//! daemon only.
+//! A stream socket (`ctl.sock` in the container's directory, or the socket pair the monitor was
+//! spawned with) carries frames: `u32 length` of the rest, `u32 request id`, `u8 kind`, payload.
+//! The monitor speaks first ([`Event::Hello`], id 0). Every request gets exactly one [`Event`] with
+//! its id; an exec gets two, `ExecStarted` and later `ExecExited`. Id 0 is for unsolicited events:
+//! `Hello`, and `Exited` at init's end. Descriptors (streams of exec and attach) travel by
+//! SCM_RIGHTS with the first byte of their frame, only from monitor to daemon.
 //!
-//! A monitor outlives its daemon, so an old monitor meets a new daemon: a change of meaning needs a new
-//! [`VERSION`], and `tests/fixtures/v1.conversation` keeps a recorded version 1.
+//! A monitor outlives its daemon, so an old monitor meets a new daemon: a change of meaning needs a
+//! new [`VERSION`], and `tests/fixtures/v1.conversation` keeps a recorded version 1.
 
 use crate::codec::{Coded, DecodeError, Reader, VERSION, coded};
 use crate::process::Process;
@@ -22,7 +22,6 @@ pub const HEADER: usize = 9;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// Request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Build the container (once). Answer: `Created` or `Failed`.
@@ -31,24 +30,24 @@ pub enum Request {
     Start,
     /// Signal init, or everything in its cgroup when `all`. Answer: `Done` or `Failed`.
     Kill { signal: i32, all: bool },
-    /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`; or `Failed`. One whose time was
-    /// over before it was inside has no streams, and no pid (0).
+    /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`;
+    /// or `Failed`. Without streams and pid (0) if its time ended before it was inside.
     Exec(Box<ExecRequest>),
     /// Kill everything in an exec's own cgroup. Answer: `Done` or `Failed`.
     ExecKill { session: u32 },
     /// Window size of the container's own terminal. Answer: `Done` or `Failed`.
     Resize { columns: u16, rows: u16 },
-    /// A live copy of the container's output, and its stdin. Answer: `Attached` with the streams, or `Failed`.
+    /// Copy the live output, and pass stdin. Answer: `Attached` with the streams, or `Failed`.
     Attach {
         stdin: bool,
         stdout: bool,
         stderr: bool,
     },
-    /// The attach session that this client held is over (also implied when the connection ends). Answer: `Done`.
+    /// End this client's attach session; the end of its connection implies it. Answer: `Done`.
     Detach { attach_id: u32 },
-    /// Open the log path again and write there from now on. Answer: `Done` or `Failed`.
+    /// Reopen the log path and write there from now on. Answer: `Done` or `Failed`.
     ReopenLog,
-    /// Forget the container; only after its exit. The monitor answers `Done` and ends.
+    /// Forget the container, after its exit. The monitor answers `Done` and ends.
     Delete,
 }
 
@@ -60,11 +59,10 @@ pub struct ExecRequest {
     pub stdin: bool,
     /// First window size, with `tty`.
     pub window: Option<(u16, u16)>,
-    /// After so many milliseconds the session's whole cgroup is killed; 0 is never.
+    /// The session's cgroup is killed after this many milliseconds; 0 is never.
     pub timeout_ms: u64,
 }
 
-/// Event or answer of the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Hello {
@@ -100,7 +98,7 @@ pub enum Event {
     Exited(Exit),
 }
 
-/// Which descriptors came along, in this order. With a terminal an exec has only `master`, an attach `stdout` too.
+/// The passed descriptors, in this order. With a terminal: `master`, for an attach also `stdout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Streams {
     pub stdin: bool,
@@ -118,7 +116,7 @@ impl Streams {
     }
 }
 
-/// Phase of the container. Only the monitor changes it: Empty → Creating → Created → Running → Exited.
+/// Only the monitor changes it: Empty → Creating → Created → Running → Exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Empty = 0,
@@ -142,7 +140,6 @@ impl Coded for Phase {
     }
 }
 
-/// Wraps a payload into a frame.
 fn frame(id: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + payload.len());
     ((payload.len() + HEADER - 4) as u32).put(&mut out);
@@ -152,17 +149,16 @@ fn frame(id: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One frame of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub id: u32,
     pub kind: u8,
     pub payload: &'a [u8],
-    /// Bytes it took, header included.
+    /// Size in bytes, header included.
     pub size: usize,
 }
 
-/// Looks for one whole frame at the front of `buf`. `Ok(None)` means more bytes are needed.
+/// Takes one complete frame from the front of `buf`. `Ok(None)`: more bytes are needed.
 pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
     if buf.len() < 4 {
         return Ok(None);
@@ -183,7 +179,7 @@ pub fn split(buf: &[u8]) -> Result<Option<Frame<'_>>> {
     }))
 }
 
-/// Makes an enum one of messages: the kind of each on the wire, and what it carries, in this order.
+/// Encodes an enum as messages: each variant's kind on the wire, and its fields in this order.
 macro_rules! messages {
     ($type:ident, $unknown:literal: $(
         $kind:literal => $name:ident $(($value:ident))? $({ $($field:ident),* })?,
@@ -264,7 +260,7 @@ impl Request {
 
 impl Event {
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Event> {
-        // Of a greeting only the version's place is fixed for ever; the rest belongs to that version.
+        // Only the place of the version in `Hello` is fixed for all versions.
         let version = u16::take(&mut Reader::new(payload));
         match (kind, version) {
             (1, Ok(version)) if version != VERSION => Ok(Event::Hello {

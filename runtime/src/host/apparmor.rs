@@ -1,8 +1,8 @@
-//! AppArmor on this host: is it there, which profiles has the kernel, and our own profile, loaded at start.
+//! AppArmor on this host: whether it is enabled, the kernel's profiles, and our own profile.
 //!
-//! The profile is handed to the host's `apparmor_parser`, which keeps the compiled policy below `<root>/apparmor`, so
-//! that only the first start of a version compiles it. It is loaded anew at each start: whoever changed it in the
-//! kernel does not change what `runtime/default` means.
+//! The host's `apparmor_parser` keeps the compiled policy below `<root>/apparmor`, so that only the
+//! first start of a version compiles it. Each start loads it anew, so that a change in the kernel
+//! does not change the meaning of `runtime/default`.
 
 use std::{
     fs, io,
@@ -12,28 +12,27 @@ use std::{
 
 use crate::{replace, store};
 
-/// The name under which the kernel has our profile.
+/// The profile's name in the kernel.
 const DEFAULT_PROFILE: &str = "cairn-default";
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 const PARSER: &str = "apparmor_parser";
-/// Where the parser is, whatever PATH a unit has.
+/// Directories of the parser, independent of a unit's PATH.
 const PARSER_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// What the kernel enforces for a container that asks for nothing else: everything that a container has by its
-/// capabilities, namespaces and mounts, but for the kernel's own switches.
+/// Enforced for containers that request no profile: their capabilities, namespaces and mounts stay
+/// usable, but not the kernel's own switches.
 const PROFILE_TEXT: &str = include_str!("cairn-default.apparmor");
-/// The line of it that stands for rules about the daemon itself.
+/// The line to replace with rules about the daemon.
 const OWN_LABEL: &str = "  # (cairn's own label)\n";
 
-/// `None` where the kernel has no AppArmor. Loads our profile; where that fails, says why.
+/// `None` if the kernel has no AppArmor. Loads our profile; `Err` is the reason of a failure.
 pub fn facts(dir: &Path) -> Option<Result<String, String>> {
     let enabled = fs::read_to_string(ENABLED).ok()?;
     let loaded = || load(dir).map(|()| DEFAULT_PROFILE.to_owned());
     enabled.starts_with('Y').then(loaded)
 }
 
-/// Whether the kernel has a profile of this name now.
 pub fn is_loaded(name: &str) -> bool {
     fs::read_to_string(PROFILES).is_ok_and(|list| has(&list, name))
 }
@@ -47,20 +46,20 @@ fn has(list: &str, name: &str) -> bool {
 fn load(dir: &Path) -> Result<(), String> {
     if !Path::new(PROFILES).exists() {
         return Err(format!(
-            "{PROFILES} is not there: securityfs is not mounted"
+            "{PROFILES} not found: mount securityfs at /sys/kernel/security"
         ));
     }
     let loaded = parse(dir, &parser());
     match loaded {
-        // Loaded by an earlier start, or by the host's own policy.
+        // Loaded by an earlier start, or by the host's policy.
         Err(problem) if is_loaded(DEFAULT_PROFILE) => {
             tracing::warn!(
-                "AppArmor: profile {DEFAULT_PROFILE} is used as the kernel has it: {problem}"
+                "AppArmor: using the kernel's profile {DEFAULT_PROFILE}: cannot load ours: {problem}"
             );
             Ok(())
         }
         Ok(()) if !is_loaded(DEFAULT_PROFILE) => Err(format!(
-            "{PARSER} has loaded {DEFAULT_PROFILE}, but the kernel does not list it"
+            "{PARSER} loaded {DEFAULT_PROFILE}, but the kernel does not list it"
         )),
         other => other,
     }
@@ -86,24 +85,24 @@ fn parse(dir: &Path, parser: &Path) -> Result<(), String> {
         .output()
         .map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("{PARSER} is not installed (Debian has it in the package apparmor)")
+                format!("{PARSER} is not installed (Debian package: apparmor)")
             }
             _ => format!("{}: {error}", parser.display()),
         })?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().rev().find(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
     Err(format!(
         "{PARSER} ended with {}: {}",
         output.status,
-        said.unwrap_or("it says nothing").trim()
+        last.unwrap_or("no error output").trim()
     ))
 }
 
-/// The profile for containers of a daemon with this label (`name (mode)`): where the daemon is confined itself, so are
-/// the monitors that must signal containers.
+/// The profile for containers of a daemon with this label (`name (mode)`): a confined daemon's
+/// monitors are confined too, and must signal containers.
 fn profile_for(own_label: &str) -> String {
     let own = own_label.trim_end();
     let own = own.rsplit_once(" (").map_or(own, |(name, _)| name);
@@ -116,7 +115,7 @@ fn profile_for(own_label: &str) -> String {
     PROFILE_TEXT.replace(OWN_LABEL, &rules)
 }
 
-/// The parser's cache goes by the file's time. Nobody else has business with either.
+/// Keeps an unchanged file: the parser's cache compares its time. Both are private to the daemon.
 fn write_if_changed(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
     store::make_private(dir, None).map_err(io::Error::other)?;
     fs::create_dir_all(dir.join("cache"))?;
@@ -132,7 +131,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_profile_is_found_by_its_whole_name() {
+    fn a_profile_is_found_by_its_full_name() {
         let list = "cairn-default (enforce)\n/usr/bin/man (enforce)\na b (complain)\nx//y (kill)\n";
         for name in ["cairn-default", "/usr/bin/man", "a b", "x//y"] {
             assert!(has(list, name), "{name}");
@@ -143,19 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn a_parser_that_is_missing_or_fails_is_told_in_one_line() {
+    fn a_parser_that_is_missing_or_fails_is_reported_in_one_line() {
         let dir = tempfile::tempdir().expect("dir");
         let missing = parse(dir.path(), Path::new("/nowhere/apparmor_parser"));
         assert!(missing.expect_err("missing").contains("is not installed"));
         let failed = parse(dir.path(), Path::new("/bin/false")).expect_err("fails");
         assert!(
-            failed.contains("it says nothing") && !failed.contains('\n'),
+            failed.contains("no error output") && !failed.contains('\n'),
             "{failed}"
         );
     }
 
     #[test]
-    fn the_profile_is_written_once_for_the_parsers_cache_where_nobody_else_enters() {
+    fn the_profile_is_written_once_for_the_parsers_cache_in_a_private_directory() {
         let dir = tempfile::tempdir().expect("dir");
         let file = dir.path().join(DEFAULT_PROFILE);
         let changed = || {
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_knows_the_daemon_that_is_confined_itself() {
+    fn the_profile_names_a_daemon_that_is_confined() {
         for none in ["", "unconfined\n", "odd name (enforce)"] {
             let text = profile_for(none);
             assert!(!text.contains(OWN_LABEL) && !text.contains("odd"), "{none}");

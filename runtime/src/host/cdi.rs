@@ -1,6 +1,5 @@
-//! CDI files of this host (CRI-227): read anew for each container that asks for a device, so that a
-//! vendor's file counts at once and nothing is kept for those who ask for none. What the files mean
-//! is decided in `oci/cdi`.
+//! CDI files of this host (CRI-227), read for each container that requests a device, so that
+//! changes apply at once and nothing is cached. `oci/cdi` interprets them.
 
 use std::{
     fs,
@@ -13,10 +12,10 @@ use crate::oci::{
     cdi::{DIRECTORIES, MAX_FILE},
 };
 
-/// More files than this in one directory are not read.
+/// Limit of files read per directory.
 const MAX_FILES: usize = 256;
 
-/// The devices of the directories that every runtime looks at.
+/// The devices of the standard directories.
 pub fn registry() -> CdiRegistry {
     load(&DIRECTORIES.map(PathBuf::from))
 }
@@ -29,7 +28,7 @@ fn load(directories: &[PathBuf]) -> CdiRegistry {
     registry
 }
 
-/// The files of all directories, each directory in order of names; one that is not there has none.
+/// The files of all directories, each sorted by name; a missing directory has none.
 fn read(directories: &[PathBuf]) -> Vec<CdiFile> {
     let mut files = Vec::new();
     for (priority, directory) in directories.iter().enumerate() {
@@ -61,7 +60,7 @@ fn is_cdi(path: &Path) -> bool {
     matches!(ending, Some("json" | "yaml" | "yml"))
 }
 
-/// One byte more than allowed tells `oci/cdi` that it is too long.
+/// Reads up to one byte over the limit, by which `oci/cdi` detects an oversized file.
 fn read_bounded(path: &Path) -> std::io::Result<String> {
     if !fs::metadata(path)?.is_file() {
         return Err(std::io::Error::other("not a regular file"));

@@ -1,4 +1,4 @@
-//! What the host offers, read once at start, and look-ups on it for the pure `oci` module.
+//! Facts of the host, read once at start, and look-ups for the pure `oci` module.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -25,12 +25,12 @@ use crate::{
     walk::{At, KEPT_OPEN, Limits, Mounts, Then, Visitor, walk},
 };
 
-/// Nodes below one directory that are listed at most.
+/// Limit of listed nodes below one directory.
 const MAX_DEVICES: usize = 4096;
-/// Entries below it that are looked at, and directories in each other: as many as stay open, so that none is lost.
+/// Limits of its entries and depth: every directory stays open, so that none is lost.
 const MAX_ENTRIES: u64 = 100_000;
 const MAX_DEPTH: usize = KEPT_OPEN;
-/// Directories below `/dev` that are no devices of the machine.
+/// Directories below `/dev` without devices of the machine.
 const NOT_DEVICES: [&str; 5] = [
     "/dev/pts",
     "/dev/shm",
@@ -39,11 +39,11 @@ const NOT_DEVICES: [&str; 5] = [
     "/dev/.lxc",
 ];
 
-/// `no_user_namespaces`: why pods can have none, if they cannot. Loads our AppArmor profile, by way of `apparmor_dir`,
-/// where the kernel has AppArmor.
+/// Reads the facts. `no_user_namespaces` is the reason if pods cannot have any. Loads our AppArmor
+/// profile by way of `apparmor_dir` if the kernel has AppArmor.
 ///
 /// # Errors
-/// When `/proc` is not what it is on Linux.
+/// If `/proc` has an unexpected form.
 pub fn facts(
     cgroups: &cgroup::Host,
     no_user_namespaces: Option<String>,
@@ -77,7 +77,7 @@ fn own_capabilities(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Device nodes at and below a path, bounded; symbolic links inside are not followed.
+/// Device nodes at and below a path, bounded; symlinks inside are not followed.
 fn nodes_below(path: &Path) -> Vec<HostDevice> {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return Vec::new();
@@ -88,13 +88,13 @@ fn nodes_below(path: &Path) -> Vec<HostDevice> {
     };
     if !meta.is_dir() {
         nodes.found.extend(node(path, &meta));
-    } else if !is_no_device(path) {
+    } else if !has_no_devices(path) {
         let limits = Limits {
             entries: MAX_ENTRIES,
             depth: MAX_DEPTH,
             ..Limits::NONE
         };
-        // What cannot be listed has no devices for anybody.
+        // A directory that cannot be listed has no devices.
         let _ = fs::File::open(path)
             .and_then(|top| Ok(walk(top.into(), Mounts::Enter, &limits, &mut nodes)?));
     }
@@ -102,12 +102,12 @@ fn nodes_below(path: &Path) -> Vec<HostDevice> {
     nodes.found
 }
 
-fn is_no_device(path: &Path) -> bool {
+fn has_no_devices(path: &Path) -> bool {
     NOT_DEVICES.iter().any(|skip| path == Path::new(skip))
 }
 
 struct Nodes {
-    /// Of the directory that is read.
+    /// The directory being read.
     path: PathBuf,
     found: Vec<HostDevice>,
 }
@@ -118,7 +118,7 @@ impl Visitor for Nodes {
     fn entry(&mut self, _: &At<'_>, name: &CStr, kind: FileType) -> Result<Then, Errno> {
         let path = self.path.join(OsStr::from_bytes(name.to_bytes()));
         match kind {
-            FileType::Directory if !is_no_device(&path) => return Ok(Then::Enter),
+            FileType::Directory if !has_no_devices(&path) => return Ok(Then::Enter),
             FileType::CharacterDevice | FileType::BlockDevice if self.found.len() < MAX_DEVICES => {
                 let meta = fs::symlink_metadata(&path).ok();
                 self.found.extend(meta.and_then(|meta| node(&path, &meta)));
@@ -160,7 +160,8 @@ fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {
     })
 }
 
-/// A source that was looked up. Its path is not walked again: it may lead elsewhere by now.
+/// Describes a source that was looked up, without a second look-up: the path may lead elsewhere
+/// now.
 pub(super) fn source(found: &OwnedFd) -> Option<BindSource> {
     let resolved = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
     let stat = rustix::fs::fstat(found).ok()?;
@@ -176,7 +177,7 @@ pub(super) fn source(found: &OwnedFd) -> Option<BindSource> {
     })
 }
 
-/// Look-ups as of this moment.
+/// Looks up the present state.
 pub struct View;
 
 impl HostView for View {
@@ -210,7 +211,7 @@ impl HostView for View {
         if rustix::fs::fstatfs(&file).ok()?.f_type != NSFS_MAGIC {
             return None;
         }
-        // `net:[4026531840]`, or where it is mounted.
+        // `net:[4026531840]`, or the path of its mount.
         let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let name = namespace_mounted_at(&mounts, &name)
@@ -234,7 +235,7 @@ impl HostView for View {
     }
 }
 
-/// What of its file system is mounted there, of a namespace its name; the last mount counts.
+/// The root within its file system of the last mount at `path`; for a namespace its name.
 fn namespace_mounted_at(mountinfo: &str, path: &Path) -> Option<String> {
     let mut lines = mountinfo.lines().rev();
     lines.find_map(|line| {
@@ -245,8 +246,7 @@ fn namespace_mounted_at(mountinfo: &str, path: &Path) -> Option<String> {
     })
 }
 
-/// Propagation of the mount that a path lies in: of the mounts at its longest mounted prefix,
-/// the last one counts.
+/// The propagation of the mount that contains a path: the last mount at its longest mounted prefix.
 fn propagation_of(mountinfo: &str, path: &Path) -> Propagation {
     let mut best: Option<(usize, Propagation)> = None;
     for line in mountinfo.lines() {
@@ -278,16 +278,16 @@ fn parse_mount(line: &str) -> Option<(PathBuf, Propagation)> {
     Some((point, propagation))
 }
 
-/// Whether init is systemd, and in our own PID namespace: it is told of processes by their pids.
+/// Whether init is systemd, in our own PID namespace: systemd takes processes by their pids.
 pub fn is_run_by_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
         && fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim_end() == "systemd")
 }
 
-/// The boot this machine is in (CRI-813).
+/// The id of this boot (CRI-813).
 ///
 /// # Errors
-/// When `/proc` does not tell.
+/// If `/proc` has none.
 pub fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned())
 }

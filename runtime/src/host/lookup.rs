@@ -1,13 +1,16 @@
-//! Look-ups of paths that others name: sources of mounts, devices, profiles, directories of logs and of the configuration.
+//! Look-ups of paths named by others: mount sources, devices, profiles, and directories of logs and
+//! of the configuration.
 //!
-//! Such a path may be on a file system that never answers (NFS without its server, FUSE without its program). No thread of
-//! the daemon asks that file system: the process `cairn look` does, which can be abandoned where the kernel does not even let it be
-//! killed. A path that leads over no mount and is in the kernel's cache is looked up here, since nothing can block there.
+//! Such a path may be on a file system that never answers (NFS without its server, FUSE without its
+//! program). Only the process `cairn look` accesses that file system: the daemon can abandon it
+//! even when the kernel cannot kill it. A path that crosses no mount and is in the kernel's cache
+//! is looked up here, since that cannot block.
 //!
 //! ```text
-//!  run ──► Session, on a thread of its own ── permit of the pod, question ──► cairn look
-//!   │                                                        ◄── answer ──
-//!   └─ deadline, stop, removal or dropped future: the socket is shut, the process killed, and the permit kept until it is reaped
+//!  run ──► Session, on its own thread ── the pod's permit, question ──► cairn look
+//!   │                                                       ◄── answer ──
+//!   └─ deadline, stop, removal or dropped future: shut the socket, kill the process,
+//!      keep the permit until it is reaped
 //! ```
 
 use std::{
@@ -44,18 +47,18 @@ use crate::{
     oci::{BindSource, CdiRegistry, HostDevice, HostView},
 };
 
-/// Look-ups of one pod at a time, abandoned ones included.
+/// Limit of a pod's concurrent look-ups, abandoned ones included.
 const PER_POD: usize = 8;
-/// Look-ups of all pods at a time.
+/// Limit of concurrent look-ups of all pods.
 const ALL: usize = 256;
-/// Processes that are kept for the next look-up, and for how long.
+/// Idle processes kept for the next look-up, and for how long.
 const IDLE: usize = 2;
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Entries of a directory of the configuration that are looked at here; those of a larger one are asked for.
+/// Largest configuration directory that is checked here; larger ones are asked for.
 const FEW: usize = 64;
-/// An abandoned process that does not end by then waits for a path that does not answer.
+/// Time for an abandoned process to end; afterwards its path counts as stuck.
 const ENDING: Duration = Duration::from_secs(1);
-/// Longest wait for a directory of the configuration.
+/// Limit for a configuration directory to answer.
 const CONFIGURED: Duration = Duration::from_secs(3);
 
 /// A handle; clones share everything.
@@ -64,23 +67,22 @@ pub struct Lookups(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `cairn` itself.
+    /// The path of `cairn`.
     program: PathBuf,
     timeout: Duration,
     idle: Mutex<Vec<(Instant, Helper)>>,
     counts: Mutex<Counts>,
-    /// Of `counts`, or a session is over.
+    /// Notified when `counts` changes or a session ends.
     changed: Condvar,
 }
 
-/// What is under way, abandoned processes that have not ended included.
+/// Running look-ups, including abandoned processes that have not ended.
 #[derive(Debug, Default)]
 struct Counts {
-    /// By pod; those of the configuration have no pod.
+    /// By pod; look-ups of the configuration have the empty name.
     pods: HashMap<String, usize>,
-    /// Of all pods.
     all: usize,
-    /// Paths that abandoned processes still wait for: nobody asks for them again until then.
+    /// Paths of abandoned processes; not asked for again until these end.
     stuck: HashMap<String, Stuck>,
 }
 
@@ -97,7 +99,7 @@ struct Stuck {
     since: Instant,
 }
 
-/// One of the processes of a pod, or of the configuration.
+/// The right to one process, for a pod or the configuration.
 #[derive(Debug)]
 struct Permit {
     lookups: Lookups,
@@ -122,14 +124,14 @@ impl Drop for Permit {
     }
 }
 
-/// Owns the process: it is killed when this is dropped, and reaped later.
+/// Owns the process: dropping it kills the process, which is reaped later.
 #[derive(Debug)]
 struct Helper {
     process: Child,
     socket: Arc<UnixStream>,
 }
 
-/// Why a look-up has no answer.
+/// The reason for a missing answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Unanswered {
     #[error("path {path:?} did not answer within {} s", after.as_secs_f32())]
@@ -147,7 +149,7 @@ pub enum Unanswered {
 }
 
 impl Lookups {
-    /// `timeout`: how long paths that a client or a plugin names may take, all of one call together.
+    /// `timeout` limits all client and plugin paths of one call together.
     pub fn new(program: PathBuf, timeout: Duration) -> Self {
         Self(Arc::new(Shared {
             program,
@@ -158,10 +160,11 @@ impl Lookups {
         }))
     }
 
-    /// Does `work`, which asks for paths, off the async threads. It is given up when `ending` ends, too.
+    /// Runs `work`, which asks for paths, off the async threads. The end of `ending` also cancels
+    /// it.
     ///
     /// # Errors
-    /// The path that did not answer. What `work` made of the missing answer is dropped.
+    /// The path that did not answer; the result of `work` is then dropped.
     pub async fn run<T: Send + 'static>(
         &self,
         pod: &str,
@@ -171,10 +174,10 @@ impl Lookups {
         self.within(self.0.timeout, pod, ending, work).await
     }
 
-    /// Whether files and directories of the configuration answer, and all that is in them.
+    /// Checks that files and directories of the configuration answer, with all their content.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first path that does not.
     pub async fn answer(&self, paths: Vec<PathBuf>) -> Result<(), Unanswered> {
         let timeout = self.0.timeout.min(CONFIGURED);
         let asked = self.within(timeout, "", std::future::pending(), move |session| {
@@ -219,9 +222,10 @@ impl Lookups {
             })?,
             timed_out = &mut given_up => {
                 let path = session.state.lock().asking.clone();
-                return Err(match timed_out {
-                    true => Unanswered::TimedOut { path, after: timeout },
-                    false => Unanswered::Ended(path),
+                return Err(if timed_out {
+                    Unanswered::TimedOut { path, after: timeout }
+                } else {
+                    Unanswered::Ended(path)
                 });
             }
         };
@@ -273,7 +277,8 @@ impl Lookups {
         });
     }
 
-    /// The process is killed. Until the kernel lets it go, which may be never, its path is not asked for again.
+    /// Kills the process. Its path is not asked for again until the kernel lets it go, possibly
+    /// never.
     fn abandon(&self, mut helper: Helper, path: String, permit: Option<Permit>) {
         let _ = helper.socket.shutdown(std::net::Shutdown::Both);
         let _ = helper.process.start_kill();
@@ -303,7 +308,7 @@ impl Lookups {
     }
 }
 
-/// Ends a session, also one whose future is dropped: the work that goes on gets no more answers.
+/// Ends a session, even if its future is dropped: its work gets no more answers.
 struct Guard(Arc<Session>);
 
 impl Drop for Guard {
@@ -315,7 +320,7 @@ impl Drop for Guard {
             ..
         } = &*self.0;
         {
-            // In the lock of those who wait for it.
+            // Under the lock of the waiting threads.
             let _counts = lookups.0.counts.lock();
             over.store(true, Ordering::Release);
         }
@@ -333,12 +338,12 @@ impl Drop for Guard {
     }
 }
 
-/// The look-ups of one call, one after the other.
+/// The look-ups of one call, one at a time.
 pub struct Session {
     lookups: Lookups,
     pod: String,
     state: Mutex<State>,
-    /// Nobody wants more answers.
+    /// Answers are no longer wanted.
     over: AtomicBool,
 }
 
@@ -346,32 +351,32 @@ pub struct Session {
 struct State {
     helper: Option<Helper>,
     permit: Option<Permit>,
-    /// The path that was asked for last.
+    /// The latest path.
     asking: String,
-    /// No answer has come yet.
+    /// Its answer is outstanding.
     waits: bool,
     lost: Option<Unanswered>,
 }
 
 enum Turn {
-    /// With a permit, for who had none.
+    /// With a new permit, if the session had none.
     Yours(Option<Permit>),
     Stuck,
     Crowded,
     Over,
 }
 
-/// Where a path leads, as far as this can be seen without waiting.
+/// The result of resolving a path without blocking.
 enum Place {
-    /// On the file system that the daemon's root is on: what is there. Nobody walks the path again.
+    /// The opened object on the daemon's root file system; the path is not resolved again.
     Root(OwnedFd),
     Nowhere,
-    /// Over a mount, or not yet known to the kernel.
+    /// Crosses a mount, or is not in the kernel's cache.
     Mounted,
 }
 
 impl Place {
-    /// Never blocks: the kernel answers from its cache, or not at all.
+    /// Never blocks: the kernel answers from its cache or fails.
     fn of(path: &Path) -> Self {
         let resolve = ResolveFlags::NO_XDEV | ResolveFlags::CACHED;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -383,7 +388,8 @@ impl Place {
     }
 }
 
-/// Whether a path is on the root file system, and what is in it, links followed, down to some depth. Never blocks.
+/// Whether a path and its content, links followed, are on the root file system, down to `depth`.
+/// Never blocks.
 fn is_local(path: &Path, depth: u32) -> bool {
     let found = match Place::of(path) {
         Place::Root(found) => found,
@@ -405,10 +411,10 @@ fn is_local(path: &Path, depth: u32) -> bool {
 }
 
 impl Session {
-    /// A file of at most `most` bytes; `None` for a longer one.
+    /// Reads a file of at most `most` bytes; `None` if it is longer.
     ///
     /// # Errors
-    /// Of the file system, or that there is no answer.
+    /// The file system's, or a missing answer.
     pub fn text(&self, path: &str, most: u64) -> io::Result<Option<String>> {
         let path = path.to_owned();
         self.ask(Question::Text { path, most })
@@ -425,13 +431,13 @@ impl Session {
         }
     }
 
-    /// Waits until a file or directory of the configuration, and what is in it, has answered.
+    /// Waits for a file or directory of the configuration, with its content, to answer.
     fn answers(&self, path: &Path) {
         let path = path.to_string_lossy().into_owned();
         let _: io::Result<()> = self.ask(Question::Answers(path));
     }
 
-    /// Waits until the path may be asked for: nobody waits for it in vain, and a process may be used.
+    /// Waits until the path is not stuck and a process may be used.
     fn turn(&self, path: &str, has_permit: bool) -> Turn {
         let shared = &self.lookups.0;
         let begun = Instant::now();
@@ -440,7 +446,7 @@ impl Session {
             if self.is_over() {
                 return Turn::Over;
             }
-            // A process that was abandoned just now, since its caller had left, is most likely about to end.
+            // A process abandoned just now, because its caller left, usually ends soon.
             let until = match counts.stuck.get(path).map(|one| one.since + ENDING) {
                 Some(until) if until <= Instant::now() => return Turn::Stuck,
                 Some(until) => until,
@@ -581,7 +587,7 @@ mod tests {
     #[test]
     fn a_path_over_a_mount_is_never_looked_up_here() {
         let place = |path: &str| Place::of(Path::new(path));
-        // Known to the kernel once somebody has asked.
+        // The kernel caches it after an access.
         assert!(std::fs::metadata("/etc").is_ok());
         assert!(matches!(place("/etc"), Place::Root(_)));
         assert!(matches!(place("/proc/self/status"), Place::Mounted));
@@ -614,7 +620,7 @@ mod tests {
         };
         let reaped = tokio::time::timeout(Duration::from_secs(10), reaped).await;
         reaped.expect("the process ends");
-        // The removal ends it, too.
+        // A removal cancels it too.
         let (end, removal) = tokio::sync::oneshot::channel::<()>();
         let lookups = Lookups::new(dir.path().join("mute"), Duration::from_secs(60));
         let removal = async {
@@ -640,7 +646,7 @@ mod tests {
             asked.await.unwrap_err()
         };
         assert!(matches!(ask("pod").await, Unanswered::Crowded(path) if path == "/x"));
-        // It comes as far as its process.
+        // It fails only at its missing program.
         assert!(matches!(ask("other").await, Unanswered::Helper { .. }));
         assert_eq!(lookups.0.counts.lock().all, 0, "its permit is back");
     }

@@ -1,5 +1,5 @@
-//! `cairn look`: answers questions about paths, one after the other, for [`super::lookup`]. A frame is a length in four bytes,
-//! big-endian, and JSON. It ends with its socket, which is its standard input.
+//! `cairn look`: answers questions about paths for [`super::lookup`], one at a time. A frame is a
+//! big-endian length of four bytes, and JSON. It ends with its socket, its standard input.
 
 use std::{
     fs,
@@ -15,27 +15,26 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::facts::View;
 use crate::oci::HostView as _;
 
-/// No frame is longer: a profile of 4 MiB, escaped.
+/// Limit of a frame: a profile of 4 MiB, escaped.
 const FRAME_MAX: usize = 32 << 20;
-/// Entries of a directory of the configuration that are looked at.
+/// Limit of checked entries of a configuration directory.
 const ENTRIES: usize = 1024;
 
-/// Levels below a directory of the configuration that are looked at.
+/// Checked levels below a configuration directory.
 pub(super) const DEPTH: u32 = 2;
 
-/// What is asked, and of which path.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
     BindSource(String),
     Devices(String),
     Namespace(String),
-    /// `None` where it is longer.
+    /// The answer is `None` if it is longer than `most`.
     Text {
         path: String,
         most: u64,
     },
     MakeLogParents(String),
-    /// A file or a directory, what is in it, and what is in those.
+    /// A file, or a directory with two levels below it.
     Answers(String),
 }
 
@@ -66,7 +65,7 @@ impl Question {
     }
 }
 
-/// An error of the file system, as it travels.
+/// A file system error in JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct Failure {
     code: Option<i32>,
@@ -99,10 +98,10 @@ fn encode<T: Serialize>(answer: io::Result<T>) -> serde_json::Result<Vec<u8>> {
     })
 }
 
-/// Asks, and waits for the answer of the file system.
+/// Asks and waits for the answer of the file system.
 ///
 /// # Errors
-/// There is none: the process has ended, or the socket was shut.
+/// The process has ended, or the socket was shut.
 pub(super) fn exchange<T: DeserializeOwned>(
     socket: &UnixStream,
     question: &Question,
@@ -112,7 +111,7 @@ pub(super) fn exchange<T: DeserializeOwned>(
     Ok(answer.map_err(io::Error::from))
 }
 
-/// The process. Ends with success when nobody asks any more.
+/// The process's main function. Succeeds at the end of its socket.
 pub fn helper_main() -> ExitCode {
     match serve() {
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => ExitCode::FAILURE,
@@ -157,7 +156,7 @@ fn text(path: &Path, most: u64) -> io::Result<Option<String>> {
     Ok((read as u64 <= most).then_some(text))
 }
 
-/// What cannot be read has answered, too.
+/// Reads the path; an error is an answer, too.
 fn touch(path: &Path, depth: u32) {
     let Ok(meta) = fs::metadata(path) else {
         return;

@@ -1,4 +1,4 @@
-//! This host: its facts, read once at start, and look-ups on it for the pure `oci`.
+//! This host: facts read once at start, and look-ups for the pure `oci`.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,7 +1,7 @@
-//! SELinux labels of trees that containers read and write, perhaps at this moment (CRI-244).
+//! SELinux labels of trees that containers may be using (CRI-244).
 //!
-//! Containers and images choose how deep and how wide a tree is: the walk is `walk.rs`'s. No symlink is followed; mounts are
-//! entered, as the container sees them too.
+//! Containers and images choose the depth and width of a tree, so `walk.rs` walks it. No symlink is
+//! followed; mounts are entered, as containers see them too.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -25,10 +25,11 @@ use rustix::{
 use crate::walk::{At, Cut, DEPTH_MAX, Limits, Mounts, Then, Visitor, is_gone, walk};
 
 const ATTRIBUTE: &str = "security.selinux";
-/// A kubelet gives a creation up after two minutes. What has its label then is passed quickly by the next one.
+/// A kubelet cancels a creation after two minutes; the next attempt quickly passes labelled files.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// What the host itself needs labelled as it is: a pod that got one of these would take the host with it.
+/// Directories that the host needs with their labels: relabelling one for a pod would break the
+/// host.
 const OF_THE_HOST: [&str; 35] = [
     "/",
     "/bin",
@@ -66,7 +67,7 @@ const OF_THE_HOST: [&str; 35] = [
     "/var/spool",
     "/var/tmp",
 ];
-/// These by their names alone: a disk may be mounted there for volumes, which a kubelet binds elsewhere.
+/// Matched by name only: a disk may be mounted there for volumes, which a kubelet binds elsewhere.
 const HOST_BY_NAME: [&str; 7] = [
     "/home",
     "/media",
@@ -76,10 +77,11 @@ const HOST_BY_NAME: [&str; 7] = [
     "/var/home",
     "/var/opt",
 ];
-/// These, and all below them.
+/// These and everything below them.
 const WHOLLY_OF_THE_HOST: [&str; 4] = ["/boot", "/dev", "/proc", "/sys"];
 
-/// [`relabel`], but for what the host or the runtime itself needs labelled as it is. `own`: the runtime's directories.
+/// [`relabel`], except for what the host or the runtime needs with its labels. `own`: the runtime's
+/// directories.
 ///
 /// # Errors
 /// As [`relabel`].
@@ -104,7 +106,7 @@ pub fn relabel_volume(
     relabel(volume, label, is_over)
 }
 
-/// By what it is and not by its name: `/bin` is `/usr/bin` on one host, `/home` is `/var/home` on another.
+/// By identity, not by name: `/bin` is `/usr/bin` on one host, `/home` is `/var/home` on another.
 fn is_of_the_host(volume: &Path) -> io::Result<bool> {
     let known = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let this = known(volume)?;
@@ -116,11 +118,11 @@ fn is_of_the_host(volume: &Path) -> io::Result<bool> {
         || listed.any(|path| known(Path::new(path)).is_ok_and(|listed| listed == this)))
 }
 
-/// Labels a file, or a directory with all below it, whose path has no symlinks. What vanishes meanwhile is passed over, a
-/// file system without labels is left as it is, and so is what is moved meanwhile. `is_over`: nobody waits for it any more.
+/// Labels a file, or a directory with everything below it; the path must not have symlinks. Skips
+/// removed and moved entries, and file systems without labels. `is_over`: the caller has left.
 ///
 /// # Errors
-/// What cannot be labelled, or not in time.
+/// An entry cannot be labelled, or the time limit was reached.
 pub fn relabel(tree: &Path, label: &str, is_over: &dyn Fn() -> bool) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let top = openat2(CWD, tree, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
@@ -147,15 +149,18 @@ pub fn relabel(tree: &Path, label: &str, is_over: &dyn Fn() -> bool) -> io::Resu
     if labels.left_out > 0 {
         let tree = tree.display();
         let left_out = labels.left_out;
-        tracing::warn!(%tree, "{left_out} directories have contents that keep their SELinux labels: they were moved meanwhile, or more than {DEPTH_MAX} directories are in each other");
+        tracing::warn!(
+            %tree,
+            "{left_out} directories keep SELinux labels of their contents: they were moved during the relabelling, or are nested deeper than {DEPTH_MAX}"
+        );
     }
     Ok(())
 }
 
-/// Labels what is below a directory.
+/// Labels the content of a directory.
 struct Labels<'a> {
     label: &'a str,
-    /// Directories whose content is left out.
+    /// Directories with skipped content.
     left_out: u64,
 }
 
@@ -165,13 +170,13 @@ impl Visitor for Labels<'_> {
     fn entry(&mut self, at: &At<'_>, name: &CStr, kind: FileType) -> io::Result<Then> {
         match set_named(at.dir, name, self.label) {
             Ok(()) if kind == FileType::Directory => Ok(Then::Enter),
-            // Of a file system without labels, which is mounted there, nothing has one.
+            // A mounted file system without labels.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(Then::Pass),
             Err(error) if is_gone(error) => Ok(Then::Pass),
             Err(error) => {
                 let error = io::Error::from(error);
                 let shown = format!("/proc/self/fd/{}", at.dir.as_raw_fd());
-                // Longer than a path can be: the text says where it is then.
+                // Too long for a path: then the descriptor names it.
                 let dir = fs::read_link(&shown).unwrap_or(shown.into());
                 let path = dir.join(OsStr::from_bytes(name.to_bytes()));
                 Err(io::Error::new(
@@ -207,7 +212,7 @@ fn set_named(dir: BorrowedFd<'_>, name: &CStr, label: &str) -> rustix::io::Resul
     }
 }
 
-/// A label that is there already is not written again: that would be a write for each file of a volume at each start.
+/// Skips equal labels: each start would otherwise write once for each file of a volume.
 fn is(label: &str, there: &[u8]) -> bool {
     there.strip_suffix(b"\0").unwrap_or(there) == label.as_bytes()
 }
@@ -231,7 +236,7 @@ mod tests {
         Some(text.trim_end_matches('\0').to_owned())
     }
 
-    /// The attribute is root's to set, also where no SELinux looks at it.
+    /// Root can set the attribute even without SELinux.
     #[test]
     fn a_tree_is_labelled_to_its_last_file_and_nothing_outside_it() {
         if !is_root() {
@@ -259,7 +264,8 @@ mod tests {
         relabel(&link, "x", &|| false).expect_err("a symlink is not followed");
     }
 
-    /// More names than one reading has, directories among them, so that each directory is left and come back to.
+    /// More names than one read returns, with directories between, so that the walk leaves and
+    /// resumes.
     #[test]
     fn a_wide_tree_is_labelled_to_its_last_file() {
         if !is_root() {
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deeper_than_a_path_can_say_has_its_label_too() {
+    fn entries_deeper_than_a_path_can_express_are_labelled() {
         if !is_root() {
             return;
         }
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_needs_is_known_by_whatever_name() {
+    fn directories_of_the_host_are_found_by_any_name() {
         let usr_bin = fs::canonicalize("/bin").unwrap();
         for path in [
             Path::new("/"),

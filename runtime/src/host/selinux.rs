@@ -1,4 +1,4 @@
-//! SELinux on this host: is it enabled, and what has its policy for containers.
+//! SELinux on this host: whether it is enabled, and its policy's labels for containers.
 
 use std::{
     fs::{self, OpenOptions},
@@ -9,12 +9,12 @@ use std::{
 use crate::oci::{SelinuxFacts, SelinuxLabels};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
-/// What is written here must be a label of the loaded policy.
+/// Accepts only labels of the loaded policy.
 const CONTEXT: &str = "/sys/fs/selinux/context";
-/// Which of the policies below is loaded.
+/// Names the loaded policy.
 const CONFIG: &str = "/etc/selinux/config";
 
-/// `None` where the kernel has no SELinux, or it is off. What may not be read is there, and denies it to us.
+/// `None` if the kernel has no SELinux or it is off. An unreadable state counts as enforcing.
 pub fn facts() -> Option<SelinuxFacts> {
     facts_of(fs::read_to_string(ENFORCE), Path::new(CONFIG))
 }
@@ -33,7 +33,6 @@ fn facts_of(enforce: io::Result<String>, config: &Path) -> Option<SelinuxFacts> 
     }
 }
 
-/// Whether the loaded policy has a label.
 pub fn is_known(label: &str) -> bool {
     look_up(label).is_ok()
 }
@@ -55,7 +54,7 @@ fn known(contexts: SelinuxLabels) -> Result<SelinuxLabels, String> {
     Ok(contexts)
 }
 
-/// What the installed policy says that containers get.
+/// The installed policy's labels for containers.
 fn contexts(config: &Path) -> Result<SelinuxLabels, String> {
     let read = |path: &Path| {
         fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
@@ -76,7 +75,7 @@ fn contexts(config: &Path) -> Result<SelinuxLabels, String> {
     })
 }
 
-/// `key = "value"`, with quotes or without.
+/// `key = "value"`, with or without quotes.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = text.lines().filter_map(|line| line.split_once('='));
     let (_, value) = pairs.find(|(k, _)| k.trim() == key)?;
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_not_be_read_is_no_reason_to_run_pods_unconfined() {
+    fn an_unreadable_state_does_not_run_pods_unconfined() {
         let facts = |enforce| facts_of(enforce, Path::new("/nonesuch"));
         assert_eq!(facts(Err(io::ErrorKind::NotFound.into())), None);
         let denied = facts(Err(io::ErrorKind::PermissionDenied.into())).unwrap();

@@ -1,37 +1,35 @@
-//! What was found, and how well it serves.
+//! Findings of the preflight, and their severity.
 
 use serde::Serialize;
 
-/// State of one finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Ok,
-    /// Pods run; some of what they may ask for is refused, or costs more.
+    /// Pods run; some requests are refused or cost more.
     Limited,
-    /// No pod runs.
+    /// No pod can run.
     Fails,
 }
 
-/// One thing that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub what: &'static str,
     pub state: State,
     /// The finding.
     pub found: String,
-    /// Consequences, and the remedy; empty where there are none.
+    /// Consequence and remedy; may be empty.
     pub cost: String,
 }
 
-/// All that was looked at, in the order of a pod's way.
+/// All findings, in the order in which a pod needs them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub version: &'static str,
-    /// As `uname -r` says it.
+    /// As printed by `uname -r`.
     pub kernel: String,
     pub findings: Vec<Finding>,
-    /// Reason why pods cannot have a user namespace, if so.
+    /// The reason if pods cannot have a user namespace.
     #[serde(skip)]
     pub no_user_namespaces: Option<String>,
 }
@@ -66,13 +64,13 @@ impl Finding {
 }
 
 impl Report {
-    /// The worst of all.
+    /// The worst state.
     pub fn state(&self) -> State {
         let states = self.findings.iter().map(|finding| finding.state);
         states.max().unwrap_or(State::Ok)
     }
 
-    /// One line for what is there, one for each thing that is not as it should be.
+    /// Logs one line for all that is fine, and one for each problem.
     pub fn log(&self) {
         let fine = self.findings.iter().filter(|f| f.state == State::Ok);
         let fine: Vec<_> = fine.map(|f| format!("{}: {}", f.what, f.found)).collect();

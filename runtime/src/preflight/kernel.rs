@@ -8,7 +8,7 @@ use crate::{
     detached, host,
 };
 
-/// Controllers, and what pods lose without them.
+/// Controllers, and the features lost without them.
 const CONTROLLERS: [(&str, &str); 6] = [
     ("memory", "memory limits"),
     ("cpu", "cpu shares and quotas"),
@@ -47,7 +47,7 @@ pub(super) fn cgroups() -> Finding {
         Ok(host) => host,
         Err(e) => return Finding::fails(WHAT, e.to_string(), "mount cgroup2 at /sys/fs/cgroup"),
     };
-    // What v2 calls io is blkio there.
+    // v2's io controller is named blkio in v1.
     let has = |name: &str| host.has(name) || name == "io" && host.has("blkio");
     let (there, missing): (Vec<_>, Vec<_>) =
         CONTROLLERS.into_iter().partition(|(name, _)| has(name));
@@ -120,7 +120,7 @@ fn apparmor() -> Finding {
     }
     Finding::limited(
         WHAT,
-        "enabled, but there is no apparmor_parser",
+        "enabled, but apparmor_parser is missing",
         "no profile can be loaded: install apparmor",
     )
 }

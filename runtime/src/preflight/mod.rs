@@ -1,12 +1,12 @@
-//! Checks of what this host offers to pods, by trying it: `cairn check`, and the lines the daemon logs at
-//! its start.
+//! Checks what this host offers to pods, by trials: for `cairn check`, and for the daemon's log at
+//! start.
 //!
 //! ```text
 //!   Config ──► inspect ──► Report ──► cli/check_table.rs: a table, JSON
-//!                            └─► log (the daemon); its `no_user_namespaces` is what Status tells
+//!                            └─► log (the daemon); Status reports its `no_user_namespaces`
 //! ```
-//! Nothing here decides by a kernel's version. What is made to try something is made in a directory
-//! of its own on the file system in question, and removed.
+//! No check compares kernel versions. Trials use their own directory on the checked file system,
+//! and remove it.
 
 #![expect(
     clippy::disallowed_methods,
@@ -24,11 +24,11 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Looks at everything. Blocks for some ten milliseconds. `program` is cairn itself; its helpers lie
-/// beside it. `unanswered`: a directory of the network that does not answer, which is not looked at then.
+/// Runs all checks; blocks for some ten milliseconds. `program` is cairn itself, with its helpers
+/// in the same directory. `unanswered`: a network directory that does not answer, and is skipped.
 pub fn inspect(config: &Config, program: &Path, unanswered: Option<String>) -> Report {
     let mounts = kernel::mounts();
-    // Trials of mounts would fail for the same reason, and blame the file system.
+    // Mount trials would fail for the same reason, and blame the file system.
     let mountable = mounts.state != State::Fails;
     let mut findings = vec![mounts, kernel::cgroups(), kernel::namespaces()];
     let place = storage::Place::on(&config.root);
@@ -57,10 +57,10 @@ pub fn inspect(config: &Config, program: &Path, unanswered: Option<String>) -> R
     }
 }
 
-/// Whether containers can be made at all; asked before anything is touched.
+/// Checks that containers can be made at all, before anything is touched.
 ///
 /// # Errors
-/// One line: what is missing, and what to do.
+/// One line: the missing feature and the remedy.
 pub fn required() -> Result<(), String> {
     let finding = kernel::mounts();
     match finding.state {

@@ -12,7 +12,7 @@ use rustix::fs::{FileType, StatVfsMountFlags, statvfs};
 use super::finding::Finding;
 use crate::image::{self, Userns};
 
-/// A pod's range of ids in the trial.
+/// A pod's id range in the trial.
 const MAPPING: IdMap = IdMap {
     container: 0,
     host: 1 << 16,
@@ -20,8 +20,8 @@ const MAPPING: IdMap = IdMap {
 };
 const LITTLE: u64 = 1 << 30;
 
-/// A directory on the file system of `root`, which may not be there yet. Removed when dropped; below
-/// `images/tmp`, where there is one, the next daemon removes what a killed one left.
+/// A directory on the file system of `root`, which may not exist yet. Dropping it removes it. If
+/// this process is killed, the next daemon removes what is below `images/tmp`.
 pub(super) struct Place {
     dir: PathBuf,
     made: io::Result<()>,
@@ -40,13 +40,13 @@ impl Place {
         Self { dir, made }
     }
 
-    /// Why a trial there says nothing about the file system: there is no room for one.
+    /// The reason if a trial says nothing about the file system: it is full.
     fn full(&self) -> Option<String> {
         const ENOUGH: u64 = 1 << 20;
         const FILES: u64 = 16;
         let on = existing(&self.dir);
         let stat = statvfs(on).ok()?;
-        // A file system without a size of its own, like ramfs, tells 0 of everything.
+        // A file system without a size, like ramfs, reports 0 for everything.
         let full = (stat.f_blocks > 0 && stat.f_bavail.saturating_mul(stat.f_frsize) < ENOUGH)
             || (stat.f_files > 0 && stat.f_favail < FILES);
         full.then(|| format!("no room for a trial in {}", on.display()))
@@ -65,12 +65,12 @@ impl Drop for Place {
         if self.made.is_ok()
             && let Err(error) = fs::remove_dir_all(&self.dir)
         {
-            tracing::warn!(dir = %self.dir.display(), %error, "a trial's directory is left behind");
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot remove the directory of a trial");
         }
     }
 }
 
-/// The path itself, or the nearest directory above that exists.
+/// The path itself, or its nearest existing ancestor.
 fn existing(path: &Path) -> &Path {
     path.ancestors()
         .find(|dir| dir.is_dir())
@@ -91,7 +91,7 @@ pub(super) fn root(path: &Path) -> Finding {
 }
 
 pub(super) fn state(path: &Path) -> Finding {
-    // Nothing is executed there, and device nodes and setuid programs are not kept there.
+    // Nothing there is executed; it has no device nodes or setuid programs.
     on_filesystem("state", path, |_, _| None)
 }
 
@@ -137,19 +137,19 @@ pub(super) fn overlay(place: &Place) -> Finding {
             None => Finding::fails(WHAT, refusal(&e), elsewhere),
         };
     }
-    match tells_types(dir) {
+    match has_entry_types(dir) {
         Ok(true) => Finding::ok(WHAT, "mounted in a trial on `root`"),
         Ok(false) => Finding::fails(
             WHAT,
-            "the file system of `root` does not tell types of directory entries (d_type)",
+            "the file system of `root` does not report types of directory entries (d_type)",
             format!("{elsewhere}; xfs must be made with ftype=1"),
         ),
         Err(e) => Finding::limited(WHAT, e.to_string(), "d_type could not be tested"),
     }
 }
 
-/// Without it overlayfs hides no file that an upper layer has removed.
-fn tells_types(dir: &Path) -> io::Result<bool> {
+/// Without it overlayfs shows files that an upper layer has removed.
+fn has_entry_types(dir: &Path) -> io::Result<bool> {
     for entry in rustix::fs::Dir::read_from(fs::File::open(dir)?)? {
         if entry?.file_type() == FileType::Unknown {
             return Ok(false);
@@ -158,12 +158,13 @@ fn tells_types(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What came of trying a container's root with shifted owners.
+/// The result of mounting a container's root with shifted owners.
 pub(super) enum Trial {
     Works,
-    /// Pods with a user namespace are refused, for this reason.
+    /// Pods with a user namespace are rejected, for this reason.
     Refused(String),
-    /// A daemon that starts on a full disk would refuse them for all its life: each pod finds out by itself.
+    /// Left to each pod: a daemon that started on a full disk would otherwise reject them for its
+    /// lifetime.
     Untested(String),
 }
 
@@ -190,7 +191,7 @@ fn shifted_root(place: &Place, program: &Path) -> Result<(), String> {
     image::try_root_in(dir, Some(Userns::from(namespace))).map_err(|e| refusal(&e))
 }
 
-/// Without the trial's own directory, which is gone.
+/// Omits the trial's directory, which is removed.
 fn refusal(error: &image::Error) -> String {
     match error {
         image::Error::Mount { step, cause, .. } => format!("overlayfs on `root`: {step}: {cause}"),

@@ -1,4 +1,4 @@
-//! Checks of the daemon's surroundings: its helpers, limits, the network's configuration, other runtimes.
+//! Checks of the daemon's surroundings: helpers, limits, network configuration, other runtimes.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const HELPERS: [&str; 2] = ["cairn-monitor", "cairn-create"];
-/// Enough for some thousand containers.
+/// Enough for a few thousand containers.
 const OPEN_FILES: u64 = 65_536;
 
 pub(super) fn helpers(dir: &Path) -> Finding {
@@ -47,7 +47,7 @@ pub(super) fn open_files() -> Finding {
         shown(limit.current),
         shown(limit.maximum)
     );
-    // The daemon raises the first to the second at its start.
+    // The daemon raises the soft limit to the hard one at start.
     if limit.maximum.is_none_or(|hard| hard >= OPEN_FILES) {
         return Finding::ok("open files", found);
     }
@@ -56,7 +56,7 @@ pub(super) fn open_files() -> Finding {
         found,
         format!(
             "hundreds of containers use them up: give the daemon {OPEN_FILES} or more (LimitNOFILE; \
-             what was looked at is this process's)"
+             this is the limit of this process)"
         ),
     )
 }
@@ -77,7 +77,7 @@ pub(super) fn network(config: &Config, unanswered: Option<String>) -> Vec<Findin
     findings
 }
 
-/// A configuration that is there is what pods get; else they get the built-in bridge, if there is one.
+/// Pods get an existing configuration, otherwise the built-in bridge if there is one.
 fn cni(config: &Config) -> Finding {
     const WHAT: &str = "cni";
     let network = &config.network;

@@ -1,4 +1,4 @@
-//! The span in whose course a task works, and what hangs below it.
+//! The current span of a task, and the spans below it.
 
 use std::{
     fmt::Display,
@@ -20,14 +20,14 @@ use super::{
 use crate::clock;
 
 const MILLION: u32 = 1_000_000;
-/// Longest name, attribute or error that is sent.
+/// Limit of names, attributes and errors, in characters.
 const TEXT_MAX: usize = 1024;
 
 tokio::task_local! {
     static CURRENT: Context;
 }
 
-/// Where spans of a piece of work hang; empty where it is not traced.
+/// The parent of spans; empty if the work is not traced.
 #[derive(Clone, Default)]
 pub struct Context(Option<Arc<Place>>);
 
@@ -38,7 +38,7 @@ struct Place {
     epoch: Epoch,
 }
 
-/// The time of one trace: its steps lie within each other, whatever is done to the clock meanwhile.
+/// The time of one trace: its steps stay nested, even if the clock changes.
 #[derive(Clone, Copy)]
 struct Epoch {
     begun: Instant,
@@ -59,13 +59,12 @@ impl Epoch {
     }
 }
 
-/// The context of this task.
 pub fn here() -> Context {
     CURRENT.try_with(Clone::clone).unwrap_or_default()
 }
 
 impl Context {
-    /// Does the work in this context, in whatever task.
+    /// Runs the work in this context, in any task.
     pub async fn scope<F: Future>(self, work: F) -> F::Output {
         match self.0 {
             None => work.await,
@@ -80,7 +79,7 @@ impl Context {
     }
 }
 
-/// Does one step of what the task works at: a span of it, if that is traced.
+/// Runs one step of the task's work; traced steps get a span.
 pub async fn step<T, E: Display>(
     name: &'static str,
     work: impl Future<Output = Result<T, E>>,
@@ -91,7 +90,7 @@ pub async fn step<T, E: Display>(
     }
 }
 
-/// As [`step`], with what it is done to.
+/// As [`step`], with an attribute for its object.
 pub async fn step_of<T, E: Display>(
     name: &'static str,
     (key, what): (&'static str, &(impl Display + ?Sized)),
@@ -106,7 +105,7 @@ pub async fn step_of<T, E: Display>(
     }
 }
 
-/// A step that somebody else did and took the time of, which has ended just now.
+/// Adds a step that was measured elsewhere and has just ended.
 pub fn ended(
     took: Duration,
     describe: impl FnOnce() -> (String, Vec<(&'static str, String)>, Option<String>),
@@ -125,19 +124,19 @@ pub fn ended(
     }
 }
 
-/// Takes spans that have ended; clones share it.
+/// Collects ended spans; clones share it.
 #[derive(Clone)]
 pub struct Recorder(Arc<Shared>);
 
 struct Shared {
     queue: mpsc::Sender<Span>,
     per_million: u32,
-    /// That some got lost has been told.
+    /// A loss of spans has been logged.
     overflowed: AtomicBool,
 }
 
 impl Recorder {
-    /// Of calls that bring no trace, so many of a million are traced.
+    /// Traces `per_million` of a million calls that have no parent trace.
     pub fn new(queue: mpsc::Sender<Span>, per_million: u32) -> Self {
         Self(Arc::new(Shared {
             queue,
@@ -146,7 +145,7 @@ impl Recorder {
         }))
     }
 
-    /// The span of a call, if it is sampled: by the caller who has a trace, else by chance.
+    /// The span of a call, if sampled: by its parent trace, otherwise by chance.
     pub fn call(&self, name: &str, headers: &HeaderMap) -> Option<Open> {
         let parent = headers.get(HEADER).and_then(|value| value.to_str().ok());
         let parent = parent.and_then(Parent::parse);
@@ -171,18 +170,18 @@ impl Recorder {
     fn record(&self, span: Span) {
         if self.0.queue.try_send(span).is_err() && !self.0.overflowed.swap(true, Ordering::Relaxed)
         {
-            tracing::debug!("spans come faster than they can be sent: some are dropped");
+            tracing::debug!("tracing: dropping spans: the queue is full");
         }
     }
 }
 
-/// A span under way. It ends when it is dropped; with an error then, unless its end was told.
+/// An open span. Dropping it ends it, with an error unless [`Self::end`] was called.
 pub struct Open {
     recorder: Recorder,
     epoch: Epoch,
     trace: TraceId,
     id: SpanId,
-    /// Taken when it ends.
+    /// Taken at its end.
     span: Option<Span>,
 }
 
@@ -196,7 +195,7 @@ impl Open {
     ) -> Option<Self> {
         let start = epoch.now();
         let id = random()?;
-        let cut_short = "cut short: nobody waits for it any more".to_owned();
+        let cut_short = "cut short: its caller has left".to_owned();
         Some(Self {
             recorder,
             epoch,
@@ -229,7 +228,7 @@ impl Open {
         }
     }
 
-    /// For the work that the span is of.
+    /// The context of the span's work.
     pub fn context(&self) -> Context {
         Context(Some(Arc::new(Place {
             recorder: self.recorder.clone(),
@@ -245,7 +244,7 @@ impl Open {
         result
     }
 
-    /// It went well, or why not.
+    /// Ends the span, with the error of its work if any.
     pub fn end(mut self, error: Option<String>) {
         if let Some(span) = &mut self.span {
             span.status = error.map(|error| Status::error(clipped(&error)));
@@ -262,7 +261,7 @@ impl Drop for Open {
     }
 }
 
-/// A text that may be anybody's, shortened.
+/// Bounds a text of unknown length.
 fn clipped(text: &str) -> String {
     match text.char_indices().nth(TEXT_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -270,7 +269,7 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// None where the kernel has no randomness: then there is no span either.
+/// `None` if the kernel has no random bytes; then no span is made.
 fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let length = getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK).ok()?;
@@ -339,12 +338,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_sampled_makes_no_span() {
+    async fn unsampled_calls_make_no_span() {
         let (off, mut spans) = recorder(0);
         let (on, _) = recorder(MILLION);
         assert!(off.call("call", &headers(None)).is_none());
         assert!(on.call("call", &headers(None)).is_some());
-        // The caller's word counts, either way.
+        // The caller's flag decides, either way.
         let not = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         assert!(on.call("call", &headers(Some(not))).is_none());
         let _ = step("alone", async { Ok::<_, String>(()) }).await;
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_span_that_is_dropped_has_an_error_and_a_full_queue_holds_nobody_up() {
+    async fn a_span_that_is_dropped_has_an_error_and_a_full_queue_blocks_no_call() {
         let (recorder, mut spans) = recorder(MILLION);
         for _ in 0..20 {
             drop(recorder.call("call", &headers(None)));

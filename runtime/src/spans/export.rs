@@ -1,5 +1,5 @@
-//! From the queue to the collector, in batches. Nobody waits for it; what does not get there is dropped, and that it does
-//! not is told once.
+//! Sends spans from the queue to the collector, in batches. Nothing waits for it; spans that cannot
+//! be sent are dropped, and the first failure is logged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,33 +29,34 @@ use super::{
     wire::{self, EXPORT, Span},
 };
 
-/// Spans that wait for the collector; more are dropped.
+/// Limit of queued spans; further ones are dropped.
 const QUEUE: usize = 4096;
-/// Spans in one message.
+/// Spans per message.
 const BATCH: usize = 512;
-/// For the others of a batch.
+/// Wait for further spans of a batch.
 const GATHER: Duration = Duration::from_millis(300);
-/// Until a collector that failed is tried again.
+/// Wait before retrying a failed collector.
 const AGAIN: Duration = Duration::from_secs(5);
-/// For one message, and at the end for the last ones.
+/// Timeout of one message, and of a connection attempt.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Between two signs of life of an idle connection.
+/// Interval of keep-alives on an idle connection.
 const ALIVE: Duration = Duration::from_secs(30);
-/// Of a text that a collector says, in characters.
+/// Limit of a collector's text, in characters.
 const LONGEST: usize = 300;
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Limit for sending the last spans at the end.
+const LAST_SEND: Duration = Duration::from_secs(2);
 
-/// Sends until it is ended.
+/// The running exporter; sends until [`Self::end`].
 pub struct Exporter {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-/// Nothing where no collector is named; the endpoint was checked. Of calls that bring no trace, so many of a million are
-/// traced.
+/// Starts the exporter; `None` if no collector is configured. The endpoint was validated. Of calls
+/// without a parent trace, `per_million` of a million are traced.
 ///
 /// # Errors
-/// One line: TLS cannot be had.
+/// One line: TLS is not available.
 pub fn start(endpoint: &str, per_million: u32) -> Result<Option<(Recorder, Exporter)>, String> {
     if endpoint.is_empty() {
         return Ok(None);
@@ -75,22 +76,22 @@ pub fn start(endpoint: &str, per_million: u32) -> Result<Option<(Recorder, Expor
 }
 
 impl Exporter {
-    /// Sends what is there, if that goes quickly.
+    /// Sends the remaining spans within [`LAST_SEND`].
     pub async fn end(self) {
         let Self { stop, mut task } = self;
         drop(stop);
-        if timeout(FAREWELL, &mut task).await.is_err() {
+        if timeout(LAST_SEND, &mut task).await.is_err() {
             task.abort();
         }
     }
 }
 
-/// With TLS or without.
+/// A connection with or without TLS.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Connects when there is something to send, and again after a connection was lost.
+/// Connects at the first message, and again after a loss.
 fn channel(endpoint: &str) -> Result<Channel, String> {
     let uri: Uri = endpoint.parse().map_err(|e| format!("{e}"))?;
     let tls = match uri.scheme_str() {
@@ -115,15 +116,15 @@ fn channel(endpoint: &str) -> Result<Channel, String> {
     };
     Ok(Endpoint::from(uri)
         .connect_timeout(LIMIT)
-        // One that has vanished without a word is noticed, and connected to anew.
+        // Detects a silent collector, and reconnects.
         .http2_keep_alive_interval(ALIVE)
         .keep_alive_timeout(LIMIT)
         .connect_with_connector_lazy(tower::service_fn(connect)))
 }
 
-/// With the authorities of this machine.
+/// Uses the certificate authorities of this machine.
 fn tls() -> Result<TlsConnector, String> {
-    // Only the first call counts; the provider is the same each time.
+    // Later calls fail; the provider is always the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = ClientConfig::with_platform_verifier().map_err(|e| format!("TLS: {e}"))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -132,7 +133,7 @@ fn tls() -> Result<TlsConnector, String> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "at the start, before anybody is served"
+    reason = "at the start, before any client is served"
 )]
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
@@ -143,7 +144,7 @@ struct Collector {
     channel: Channel,
     endpoint: String,
     host: String,
-    /// By the last attempt.
+    /// The result of the last attempt.
     reached: bool,
 }
 
@@ -175,10 +176,10 @@ impl Collector {
             {
                 let endpoint = &self.endpoint;
                 tracing::warn!(
-                    "tracing: spans do not get to {endpoint}: {why}: they are dropped until they do"
+                    "tracing: cannot send spans to {endpoint}, dropping them until it answers: {why}"
                 );
             } else if reached && !self.reached {
-                tracing::info!("tracing: spans get to {} again", self.endpoint);
+                tracing::info!("tracing: sending spans to {} again", self.endpoint);
             }
             self.reached = reached;
             if !reached && !ending {
@@ -200,24 +201,24 @@ impl Collector {
             let answer = client.unary(request, path, codec).await;
             answer.map_err(|status| match std::error::Error::source(&status) {
                 Some(cause) => innermost(cause),
-                None => told(status.message()),
+                None => bounded(status.message()),
             })
         };
         let answer = timeout(LIMIT, call).await;
         let answer = answer.map_err(|_| format!("no answer within {LIMIT:?}"))??;
-        // It has taken the rest: that is no reason to wait.
+        // The others were accepted, so there is no reason to wait.
         if let Some(partial) = answer.into_inner().partial_success
             && partial.rejected_spans > 0
         {
-            let (count, why) = (partial.rejected_spans, told(&partial.error_message));
-            tracing::debug!("tracing: {} refuses {count} spans: {why}", self.endpoint);
+            let (count, why) = (partial.rejected_spans, bounded(&partial.error_message));
+            tracing::debug!("tracing: {} rejected {count} spans: {why}", self.endpoint);
         }
         Ok(())
     }
 }
 
-/// What a collector says, on one line and not too long.
-fn told(text: &str) -> String {
+/// A collector's text, on one line and bounded.
+fn bounded(text: &str) -> String {
     one_line(text).chars().take(LONGEST).collect()
 }
 

@@ -1,13 +1,13 @@
-//! Spans of calls and of their steps, by OTLP to a collector, where one is configured.
+//! Spans of calls and of their steps, sent by OTLP to a configured collector.
 //!
 //! ```text
-//!  daemon/traced.rs ── Recorder::call ─► CURRENT ── step(…) ─► spans ── a bounded queue ─► Exporter ── gRPC ─► collector
-//!       one CRI call     sampled?        of the task            as they end, if there is room     in batches
+//! daemon/traced.rs ─ Recorder::call ─► CURRENT ── step(…) ─► spans ─► queue ─► Exporter ─► collector
+//!      one CRI call    sampled?      of the task     at their end  bounded  batches   gRPC
 //! ```
 //!
-//! Where nothing is configured, or a call is not sampled, no span is made: a step costs a look at the task's own data.
-//! Nothing waits for the collector. Tasks that go on with a call's work take its context along: [`here`] and
-//! [`Context::scope`].
+//! Without a collector, or for an unsampled call, no span is made: a step costs one look-up of task
+//! data. Nothing waits for the collector. Tasks that continue a call's work take its context along:
+//! [`here`] and [`Context::scope`].
 
 mod current;
 mod export;

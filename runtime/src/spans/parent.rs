@@ -1,28 +1,29 @@
-//! The caller's span, as W3C Trace Context writes it into metadata. Pure.
+//! The caller's span, from W3C Trace Context metadata. Pure.
 
 pub(super) type TraceId = [u8; 16];
 pub(super) type SpanId = [u8; 8];
 
-/// The name of the header.
+/// The header's name.
 pub(super) const HEADER: &str = "traceparent";
 
-/// A span of somebody else's, to hang ours below.
+/// A caller's span, the parent of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parent {
     pub trace: TraceId,
     pub span: SpanId,
-    /// The caller records it.
+    /// Whether the caller records it.
     pub sampled: bool,
 }
 
 impl Parent {
-    /// `00-<32 hex>-<16 hex>-<2 hex>`. What is not that is no parent: tracing never fails a call.
+    /// Parses `00-<32 hex>-<16 hex>-<2 hex>`. Malformed values are ignored: tracing never fails a
+    /// call.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (version, trace) = (parts.next()?, parts.next()?);
         let (span, flags) = (parts.next()?, parts.next()?);
         let version: [u8; 1] = hex(version)?;
-        // Later versions may have more behind; none may be 255.
+        // Later versions may append fields; version 255 is invalid.
         let more = parts.next().is_some();
         if version == [255] || (version == [0] && more) {
             return None;
@@ -38,7 +39,7 @@ impl Parent {
     }
 }
 
-/// What must hold for any bytes of a client: a parent has the numbers that stand there.
+/// The rule for any client bytes: a parent has the numbers of its text.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn check(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -49,7 +50,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// So many bytes of small hex digits.
+/// Exactly `N` bytes in lower-case hex digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -81,13 +82,13 @@ mod tests {
         assert!(parent.sampled);
         let not = GOOD.replace("-01", "-02");
         assert!(!Parent::parse(&not).expect("good").sampled);
-        // Of a later version what is known counts.
+        // Known fields of a later version count.
         let later = format!("01{}-more", &GOOD[2..]);
         assert_eq!(Parent::parse(&later), Some(parent));
     }
 
     #[test]
-    fn what_is_no_parent_is_none() {
+    fn a_malformed_parent_is_ignored() {
         for bad in [
             "",
             "00",

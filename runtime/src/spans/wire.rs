@@ -1,6 +1,6 @@
-//! The messages of OTLP that are sent, as opentelemetry-proto 1.x numbers their fields; what is not used is left out.
+//! The OTLP messages that are sent, numbered as in opentelemetry-proto 1.x, without unused fields.
 
-/// Of the one method.
+/// The path of the only method.
 pub(super) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -85,7 +85,7 @@ pub struct Span {
 pub struct Status {
     #[prost(string, tag = "2")]
     pub message: String,
-    /// 2: error.
+    /// 2 is an error.
     #[prost(int32, tag = "3")]
     pub code: i32,
 }
@@ -104,7 +104,7 @@ pub struct AnyValue {
     pub value: Option<Value>,
 }
 
-/// What a span says of itself.
+/// The value of an attribute.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Value {
     #[prost(string, tag = "1")]
@@ -129,7 +129,7 @@ impl Status {
     }
 }
 
-/// All of one daemon's.
+/// All spans of one daemon.
 pub(super) fn request(spans: Vec<Span>, host: &str) -> ExportTraceServiceRequest {
     let text = |key: &str, text: &str| KeyValue::new(key, Value::Text(text.to_owned()));
     let version = env!("CARGO_PKG_VERSION");

@@ -1,14 +1,15 @@
-//! Pure: samples to the messages of ContainerStats and PodSandboxStats (CRI-151, 152, 156).
+//! Converts samples to the messages of ContainerStats and PodSandboxStats (CRI-151, 152, 156).
+//! Pure.
 
 use super::reading::{Interface, LayerUsage, Sample};
 use crate::cgroup::{PressureLine, Psi};
 use proto_cri::v1 as cri;
 
-/// The interface that counts as a pod's own; every other one but `lo` is listed beside it.
+/// The default interface; all others except `lo` are listed separately.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// One container's statistics. Without a sample it is not running: only what does not need a
-/// process is told then (CRI-151).
+/// One container's statistics. Without a sample it is not running: fields that need a process are
+/// then absent (CRI-151).
 pub fn container(
     attributes: cri::ContainerAttributes,
     sample: Option<&Sample>,
@@ -24,8 +25,8 @@ pub fn container(
     }
 }
 
-/// One pod's statistics, from its pod level cgroup. `interfaces` is `None` for a pod in the host's
-/// network, which has none of its own.
+/// One pod's statistics, from its pod level cgroup. `interfaces` is `None` for a pod on the host's
+/// network.
 pub fn pod(
     attributes: cri::PodSandboxAttributes,
     sample: &Sample,

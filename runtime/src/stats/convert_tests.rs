@@ -1,4 +1,4 @@
-//! What kubelet and crictl read out of a sample.
+//! The fields of a sample that kubelet and crictl read.
 
 use super::*;
 use crate::cgroup::{Cpu, Memory, Pids, Pressure, Stats, Swap};
@@ -53,7 +53,7 @@ fn number(value: Option<cri::UInt64Value>) -> Option<u64> {
 }
 
 #[test]
-fn a_running_container_tells_its_use_at_the_time_of_sampling() {
+fn a_running_container_reports_its_use_at_the_time_of_sampling() {
     let stats = container(cri::ContainerAttributes::default(), Some(&sample()), None);
     let cpu = stats.cpu.unwrap();
     assert_eq!(
@@ -82,15 +82,15 @@ fn an_unknown_rate_is_absent_and_never_zero() {
 }
 
 #[test]
-fn without_a_limit_nothing_is_said_about_what_is_available() {
+fn without_a_limit_nothing_is_reported_as_available() {
     let mut sample = sample();
     sample.stats.memory.as_mut().unwrap().limit = None;
     assert_eq!(memory(&sample).unwrap().available_bytes, None);
     let over = &mut sample.stats.memory.as_mut().unwrap();
     (over.limit, over.inactive_file) = (Some(50), 500);
-    let told = memory(&sample).unwrap();
-    assert_eq!(number(told.working_set_bytes), Some(0));
-    assert_eq!(number(told.available_bytes), Some(50));
+    let usage = memory(&sample).unwrap();
+    assert_eq!(number(usage.working_set_bytes), Some(0));
+    assert_eq!(number(usage.available_bytes), Some(50));
 }
 
 #[test]
@@ -113,13 +113,13 @@ fn a_stopped_container_has_attributes_and_layer_only() {
         ..cri::ContainerStats::default()
     };
     assert_eq!(stats, only);
-    let told = stats.writable_layer.unwrap();
-    assert_eq!(told.fs_id.unwrap().mountpoint, "/snapshots");
-    assert_eq!(number(told.inodes_used), Some(2));
+    let layer = stats.writable_layer.unwrap();
+    assert_eq!(layer.fs_id.unwrap().mountpoint, "/snapshots");
+    assert_eq!(number(layer.inodes_used), Some(2));
 }
 
 #[test]
-fn a_pods_own_interface_is_apart_from_the_others_and_lo_is_not_told() {
+fn a_pods_own_interface_is_apart_from_the_others_and_lo_is_left_out() {
     let interface = |name: &str, bytes| Interface {
         name: name.to_owned(),
         counters: Counters {

@@ -1,18 +1,17 @@
-//! The metrics of CRI-158 by name: what they are, what labels they have beside the common ones, and
-//! how they are read out of a container's or pod's numbers. Pure.
+//! The metrics of CRI-158: names, help, extra labels, and how to read them from a container's or
+//! pod's numbers. Pure.
 
 use super::reading::{Container, Pod, Reading};
 use crate::cgroup::{HugePages, IoDevice, Psi};
 use proto_cri::v1::MetricType;
 
-/// Labels that every metric begins with.
+/// The first labels of every metric.
 pub(super) const LABELS: [&str; 5] = ["pod", "namespace", "container", "id", "image"];
 
-/// Whose numbers a family has.
+/// The source of a family's numbers.
 pub(super) enum Source {
-    /// A container's.
     Container(fn(&Container<'_>) -> Vec<Reading>),
-    /// A pod's as a whole: its network.
+    /// A pod: its network.
     Pod(fn(&Pod<'_>) -> Vec<Reading>),
 }
 
@@ -27,7 +26,7 @@ pub(super) struct Family {
 
 const NS: u64 = 1_000_000_000;
 
-/// One number without further labels; nothing where it is unknown.
+/// One number without extra labels; no sample if unknown.
 fn one(value: Option<u64>) -> Vec<Reading> {
     value.map(|value| (Vec::new(), value)).into_iter().collect()
 }
@@ -66,9 +65,8 @@ macro_rules! network {
 
 type C<'a, 'b> = &'a Container<'b>;
 
-/// Every metric that is advertised. A value that this kernel does not keep gives no sample where
-/// critest allows that (hugetlb, pressure, quota, reservation, ulimits, I/O), else the nearest
-/// number that is true.
+/// All advertised metrics. A value that this kernel lacks gives no sample where critest allows that
+/// (hugetlb, pressure, quota, reservation, ulimits, I/O), otherwise the nearest true number.
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[Family] = &[
     // cpu
@@ -99,14 +97,14 @@ pub(super) static FAMILIES: &[Family] = &[
         |c: C| c.stats.memory.map(|m| m.failcnt)),
     container!("memory_usage_bytes", Gauge, "Memory used, with all of the cache, in bytes.",
         |c: C| c.stats.memory.map(|m| m.usage)),
-    // Without a peak of the kernel's, what is used now is the most that is known to have been used.
+    // Without the kernel's peak, the present use is the largest known.
     container!("memory_max_usage_bytes", Gauge, "Most memory used so far, in bytes.",
         |c: C| c.stats.memory.map(|m| m.max_usage.unwrap_or(m.usage))),
     container!("memory_working_set_bytes", Gauge, "Memory used without inactive cache, in bytes.",
         |c: C| c.stats.memory.map(|m| m.working_set())),
     container!("memory_failures_total", Counter, "Page faults.", ["failure_type", "scope"],
         page_faults),
-    container!("oom_events_total", Counter, "Processes killed for want of memory.",
+    container!("oom_events_total", Counter, "Processes killed by the OOM killer.",
         |c: C| c.stats.memory.map(|m| m.oom_kills)),
     // filesystem and block devices
     container!("fs_inodes_free", Gauge, "Free inodes of the filesystem.", ["device"],
@@ -140,7 +138,7 @@ pub(super) static FAMILIES: &[Family] = &[
         |c: C| Some(c.stats.pids.and_then(|pids| pids.limit).unwrap_or(0))),
     container!("ulimits_soft", Gauge, "Soft limits of the first process.", ["ulimit"],
         soft_limits),
-    // what was asked for
+    // specification
     container!("last_seen", Gauge, "When this was read, in seconds since the epoch.",
         |c: C| Some(seconds(c.now_ns))),
     container!("start_time_seconds", Gauge, "When it was started, in seconds since the epoch.",
@@ -186,7 +184,7 @@ pub(super) static FAMILIES: &[Family] = &[
     network!("transmit_errors", "Errors on sending.", tx_errors),
 ];
 
-/// The kernel counts a cgroup with all below it, so both scopes have the same numbers.
+/// The kernel counts a cgroup with all its children, so both scopes are equal.
 fn page_faults(c: &Container<'_>) -> Vec<Reading> {
     let Some(memory) = c.stats.memory else {
         return Vec::new();
@@ -241,7 +239,7 @@ fn per_page_size(c: &Container<'_>, read: fn(&HugePages) -> u64) -> Vec<Reading>
         .collect()
 }
 
-/// Memory and swap together, if both are limited.
+/// The limit of memory and swap together, if both are limited.
 fn swap_limit(c: &Container<'_>) -> Option<u64> {
     let memory = c.stats.memory?.limit?;
     Some(memory.saturating_add(c.stats.swap?.limit?))

@@ -1,13 +1,13 @@
-//! Disk usage of writable layers (CRI-155). Counting one is a walk over its files, so it is done in the
-//! background and kept.
+//! Disk usage of writable layers (CRI-155). A count walks all files of a layer, so it runs in the
+//! background and is cached.
 //!
 //! ```text
-//!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (the old is told)
-//!                         └─ it is gone: unknown         known ──not asked for KEPT──► unknown
+//!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (reports the old)
+//!                         └─ layer removed: unknown     known ──not asked for KEPT──► unknown
 //! ```
-//! A list waits only for layers nobody has counted before, and for those no longer than `FIRST`. A count that had to end
-//! early replaces a figure only by a larger one, so that no container gets smaller by making itself hard to count; and a
-//! slow one is not begun again before ten times its duration, so that others have their turns.
+//! A list waits only for layers without a count, at most `FIRST`. An incomplete count only replaces
+//! a smaller figure: a container cannot shrink by being hard to count. A slow count waits ten times
+//! its duration before the next, so that others get their turns.
 
 use super::reading::LayerUsage;
 use parking_lot::Mutex;
@@ -18,18 +18,18 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-/// How long a count is told before the layer is counted again.
+/// Age at which a layer is counted again.
 const FRESH: Duration = Duration::from_secs(10);
-/// How many times as long as a count took it is reported at least.
+/// A count stays fresh for this multiple of its duration.
 const SLOW: u32 = 10;
-/// How long a count is remembered after the last question.
+/// How long an unused count is kept.
 const KEPT: Duration = Duration::from_secs(600);
-/// How long an answer waits for layers that were never counted.
+/// How long an answer waits for first counts.
 const FIRST: Duration = Duration::from_millis(50);
-/// Layers that are counted again at a time, and others that are counted for the first: walking is for idle disks.
+/// Concurrent recounts, and concurrent first counts: walking is for idle disks.
 const WALKS: usize = 1;
 
-/// The counts by container id. Cheap to clone.
+/// The counts by container id. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Layers(Arc<Shared>);
 
@@ -43,10 +43,10 @@ struct Shared {
 #[derive(Debug)]
 struct Known {
     usage: Option<LayerUsage>,
-    /// When it is to be counted again; `None` for one that has not been counted.
+    /// When to count again; `None` before the first count.
     fresh_until: Option<Instant>,
     asked: Instant,
-    /// A task of ours is to count it: no second one is started.
+    /// A task is counting it.
     counting: bool,
 }
 
@@ -61,7 +61,8 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// Disk usage of these containers' layers, as known. `count` walks one; `None` says that it is gone.
+    /// Disk usage of these containers' layers, as known. `count` walks one; `None` if it was
+    /// removed.
     pub async fn usage<C, F>(&self, ids: &[String], count: C) -> HashMap<String, LayerUsage>
     where
         C: Fn(String) -> F + Send + Sync + 'static,
@@ -73,21 +74,21 @@ impl Layers {
         if unknown || !again.is_empty() {
             tokio::spawn(async move {
                 layers.count(&layers.0.first, never, &count).await;
-                // Whoever asked may have waited long enough.
+                // The caller may have stopped waiting.
                 let _ = counted.send(());
                 layers.count(&layers.0.again, again, &count).await;
             });
         }
         if unknown {
-            // Whether it ended in time or not: what is known by now is told.
+            // On a timeout, report the counts known so far.
             let _ = tokio::time::timeout(FIRST, wait).await;
         }
         let known = self.0.known.lock();
-        let told = |id: &String| Some((id.clone(), known.get(id)?.usage.clone()?));
-        ids.iter().filter_map(told).collect()
+        let usage_of = |id: &String| Some((id.clone(), known.get(id)?.usage.clone()?));
+        ids.iter().filter_map(usage_of).collect()
     }
 
-    /// Marks what is to be counted now, and forgets what nobody asks for.
+    /// Marks the layers to count now, and drops unused counts.
     fn due(&self, ids: &[String]) -> Due {
         let now = Instant::now();
         let mut known = self.0.known.lock();
@@ -119,7 +120,7 @@ impl Layers {
         F: Future<Output = Option<LayerUsage>>,
     {
         for id in ids {
-            // Never closed: the permit always comes.
+            // The semaphore is never closed.
             let _turn = walks.acquire().await;
             let begun = Instant::now();
             let usage = count(id.clone()).await;
@@ -138,32 +139,33 @@ impl Layers {
 
 impl Known {
     fn take(&mut self, id: &str, new: LayerUsage) {
-        let was_whole = self.usage.as_ref().is_none_or(|known| known.is_whole);
-        if was_whole && !new.is_whole {
+        let was_complete = self.usage.as_ref().is_none_or(|known| known.is_whole);
+        if was_complete && !new.is_whole {
             let (bytes, inodes) = (new.used_bytes, new.inodes_used);
             tracing::warn!(
                 container = id,
                 bytes,
                 inodes,
-                "its writable layer is not counted to its end: too many entries, too deep, too slow, or moved meanwhile; the larger of this and the last figure is shown"
+                "writable layer not fully counted: too many entries, too deep, too slow, or moved; reporting the larger of this and the last figure"
             );
         }
         let known = self.usage.get_or_insert_with(|| new.clone());
-        *known = match new.is_whole {
-            true => new,
-            false => LayerUsage {
+        *known = if new.is_whole {
+            new
+        } else {
+            LayerUsage {
                 used_bytes: new.used_bytes.max(known.used_bytes),
                 inodes_used: new.inodes_used.max(known.inodes_used),
                 ..new
-            },
+            }
         };
     }
 }
 
-/// What [`Layers::due`] found.
+/// The layers that [`Layers::due`] found.
 #[derive(Default)]
 struct Due {
-    /// Never counted, or so long ago that it is forgotten.
+    /// Never counted, or forgotten.
     never: Vec<String>,
     again: Vec<String>,
 }
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Counts how often it is asked, and says that as the size.
+    /// Returns the number of walks so far as the size.
     fn counter() -> (
         Arc<AtomicU64>,
         impl Fn(String) -> Counted + Send + Clone + 'static,
@@ -182,7 +184,7 @@ mod tests {
         let count = Arc::clone(&walks);
         let walk = move |id: String| {
             let used_bytes = count.fetch_add(1, Ordering::SeqCst) + 1;
-            std::future::ready((id != "gone").then(|| LayerUsage {
+            std::future::ready((id != "removed").then(|| LayerUsage {
                 used_bytes,
                 is_whole: true,
                 ..LayerUsage::default()
@@ -201,37 +203,37 @@ mod tests {
     async fn a_layer_is_counted_once_in_ten_seconds_however_often_it_is_asked_for() {
         let (layers, (walks, walk)) = (Layers::default(), counter());
         for _ in 0..3 {
-            let told = layers.usage(&ids(&["a"]), walk.clone()).await;
-            assert_eq!(told["a"].used_bytes, 1);
+            let usage = layers.usage(&ids(&["a"]), walk.clone()).await;
+            assert_eq!(usage["a"].used_bytes, 1);
         }
         tokio::time::advance(FRESH).await;
-        // The old count is told while the new one is made.
-        let told = layers.usage(&ids(&["a"]), walk.clone()).await;
-        assert_eq!(told["a"].used_bytes, 1);
+        // The old count is reported during the new one.
+        let usage = layers.usage(&ids(&["a"]), walk.clone()).await;
+        assert_eq!(usage["a"].used_bytes, 1);
         while layers.0.known.lock()["a"].counting {
             tokio::task::yield_now().await;
         }
-        let told = layers.usage(&ids(&["a"]), walk).await;
-        assert_eq!(told["a"].used_bytes, 2);
+        let usage = layers.usage(&ids(&["a"]), walk).await;
+        assert_eq!(usage["a"].used_bytes, 2);
         assert_eq!(walks.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_layer_that_is_gone_is_left_out_and_forgotten() {
+    async fn a_removed_layer_is_left_out_and_forgotten() {
         let (layers, (_, walk)) = (Layers::default(), counter());
-        let told = layers.usage(&ids(&["gone", "a"]), walk).await;
-        assert_eq!(told.keys().collect::<Vec<_>>(), ["a"]);
-        assert!(!layers.0.known.lock().contains_key("gone"));
+        let usage = layers.usage(&ids(&["removed", "a"]), walk).await;
+        assert_eq!(usage.keys().collect::<Vec<_>>(), ["a"]);
+        assert!(!layers.0.known.lock().contains_key("removed"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_walk_without_end_holds_up_no_answer() {
+    async fn a_walk_without_end_delays_no_answer() {
         let layers = Layers::default();
         let begun = Instant::now();
-        let told = layers
+        let usage = layers
             .usage(&ids(&["endless"]), |_| std::future::pending())
             .await;
-        assert!(told.is_empty());
+        assert!(usage.is_empty());
         assert_eq!(begun.elapsed(), FIRST);
         let again = layers
             .usage(&ids(&["endless"]), |_| std::future::pending())
@@ -252,10 +254,10 @@ mod tests {
             }
             Some(LayerUsage::default())
         };
-        let told = layers.usage(&ids(&["a", "new"]), endless).await;
-        assert!(told.contains_key("new"));
-        let told = layers.usage(&ids(&["a", "newer"]), endless).await;
-        assert!(told.contains_key("newer"));
+        let usage = layers.usage(&ids(&["a", "new"]), endless).await;
+        assert!(usage.contains_key("new"));
+        let usage = layers.usage(&ids(&["a", "newer"]), endless).await;
+        assert!(usage.contains_key("newer"));
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
@@ -272,22 +274,26 @@ mod tests {
                 })
             }
         };
-        let told = async |bytes, is_whole| {
+        let reported = async |bytes, is_whole| {
             layers.usage(&ids(&["a"]), count(bytes, is_whole)).await;
             tokio::time::sleep(Duration::from_secs(21)).await;
-            let told = layers.usage(&ids(&["a"]), count(0, true)).await;
-            told["a"].used_bytes
+            let usage = layers.usage(&ids(&["a"]), count(0, true)).await;
+            usage["a"].used_bytes
         };
-        assert_eq!(told(7, true).await, 7);
-        assert_eq!(told(9, true).await, 7, "it took too long to begin again");
+        assert_eq!(reported(7, true).await, 7);
+        assert_eq!(
+            reported(9, true).await,
+            7,
+            "it took too long to begin again"
+        );
         for (bytes, is_whole, shown) in [(3, false, 7), (8, false, 8), (5, true, 5)] {
             tokio::time::advance(Duration::from_secs(200)).await;
-            assert_eq!(told(bytes, is_whole).await, shown);
+            assert_eq!(reported(bytes, is_whole).await, shown);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_asks_for_is_forgotten() {
+    async fn an_unused_count_is_forgotten() {
         let (layers, (_, walk)) = (Layers::default(), counter());
         layers.usage(&ids(&["a"]), walk.clone()).await;
         tokio::time::advance(KEPT).await;

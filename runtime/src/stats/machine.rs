@@ -1,15 +1,14 @@
-//! Sources of metrics beside cgroups: the processes of a container, and filesystems. Reads `/proc`
-//! and `/sys`; every list is bounded, and what vanishes meanwhile is left out.
+//! Sources of metrics beside cgroups: a container's processes, and filesystems. Reads `/proc` and
+//! `/sys`; every list is bounded, and entries that vanish are left out.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Most processes of one container that are looked at.
+/// Limit of processes counted per container.
 const MAX_PROCESSES: usize = 4096;
-/// Most open files of one container that are counted one by one.
+/// Limit of open files counted per container.
 const MAX_FILES: usize = 100_000;
 
-/// Counts over the processes of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processes {
     pub processes: u64,
@@ -20,7 +19,7 @@ pub struct Processes {
     pub max_open_files: Option<u64>,
 }
 
-/// Looks at these pids, such as [`Cgroup::procs`](crate::cgroup::Cgroup::procs) gives them.
+/// Counts over these pids, as [`Cgroup::procs`](crate::cgroup::Cgroup::procs) returns them.
 pub fn processes(pids: &[u32]) -> Processes {
     processes_at(Path::new("/proc"), pids)
 }
@@ -61,24 +60,23 @@ fn count_files(dir: &Path, all: &mut Processes) {
     }
 }
 
-/// The first number behind `name` at the beginning of a line.
+/// The first number after `name` at the start of a line.
 fn value_after(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The filesystem that holds the writable layers.
+/// The filesystem of the writable layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filesystem {
-    /// `/dev/vda1`; `major:minor` where no device node is known.
+    /// `/dev/vda1`; `major:minor` if it has no device node.
     pub device: String,
     pub size_bytes: u64,
     pub inodes: u64,
     pub inodes_free: u64,
 }
 
-/// # Errors
-/// `path` does not exist or cannot be asked.
+/// # Errors `path` does not exist or its filesystem cannot be read.
 pub fn filesystem(path: &Path) -> std::io::Result<Filesystem> {
     let stat = rustix::fs::statvfs(path)?;
     let device = std::fs::metadata(path)?.dev();
@@ -91,7 +89,7 @@ pub fn filesystem(path: &Path) -> std::io::Result<Filesystem> {
     })
 }
 
-/// `/dev/vda1` of a block device's numbers; `major:minor` where it has no name.
+/// `/dev/vda1` for a block device's numbers; `major:minor` if it has no name.
 pub fn device_name(major: u32, minor: u32) -> String {
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}"));
     let name = link
@@ -114,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlimited_number_of_files_is_no_number() {
+    fn an_unlimited_number_of_files_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let one = dir.path().join("7");
         std::fs::create_dir(&one).unwrap();

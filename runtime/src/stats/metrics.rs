@@ -1,11 +1,11 @@
-//! Pure: descriptors and samples of metrics (CRI-157, CRI-158). Both come from one table, so that a
-//! sample has its descriptor's labels by construction.
+//! Descriptors and samples of metrics (CRI-157, CRI-158). Both come from one table, so that a
+//! sample's labels match its descriptor by construction. Pure.
 
 use super::families::{FAMILIES, Family, LABELS, Source};
 use super::reading::{Container, Pod, Reading};
 use proto_cri::v1 as cri;
 
-/// All metrics that [`pod`] may give.
+/// All metrics that [`pod`] may return.
 pub fn descriptors() -> Vec<cri::MetricDescriptor> {
     let one = |family: &Family| cri::MetricDescriptor {
         name: family.name.to_owned(),
@@ -60,7 +60,7 @@ fn sample(family: &Family, common: [&str; 5], (extra, value): Reading) -> cri::M
     let label_values = common.map(str::to_owned).into_iter().chain(extra).collect();
     cri::Metric {
         name: family.name.to_owned(),
-        // 0: read just now.
+        // 0 means just now.
         timestamp: 0,
         metric_type: family.kind.into(),
         label_values,

@@ -1,4 +1,4 @@
-//! Descriptors and samples as critest looks at them.
+//! Descriptors and samples as critest checks them.
 
 use super::*;
 use crate::cgroup::{Cpu, HugePages, IoDevice, Limits, Memory, Pids, Pressure, Psi, Stats, Swap};
@@ -194,7 +194,7 @@ fn labels_name_the_pod_its_container_and_the_device() {
 }
 
 #[test]
-fn a_kernel_that_keeps_little_still_gives_what_critest_demands() {
+fn a_kernel_with_few_counters_still_gives_what_critest_requires() {
     let tolerated = [
         "hugetlb",
         "pressure",

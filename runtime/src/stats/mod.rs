@@ -1,4 +1,4 @@
-//! Statistics and metrics as CRI has them (CRI-150…158), made of a cgroup's raw numbers.
+//! Statistics and metrics of CRI (CRI-150…158), from a cgroup's raw numbers.
 //!
 //! ```text
 //!   cgroup::Stats ─┐
@@ -6,8 +6,8 @@
 //!   layer, network ┤
 //!   Processes ─────┴─► metrics ──► descriptors, PodSandboxMetrics       (pure)
 //! ```
-//! What reads the machine is apart: the cgroup module, [`Sampler`], [`Layers`] and [`machine`]. A part that
-//! could not be read is absent, never 0 (CRI-154).
+//! Only the cgroup module, [`Sampler`], [`Layers`] and [`machine`] read the machine. A part that
+//! cannot be read is absent, never 0 (CRI-154).
 
 #![expect(
     clippy::disallowed_methods,

@@ -9,10 +9,10 @@ use crate::cgroup::Stats;
 /// One reading of a cgroup.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// When it was read, in ns since the epoch; advances from sample to sample (CRI-153).
+    /// Time of the reading in ns since the epoch; strictly increasing (CRI-153).
     pub at_ns: i64,
     pub stats: Stats,
-    /// CPU time per second in ns, from [`super::Sampler::watch`]; `None` while there is no rate yet.
+    /// CPU time per second in ns, from [`super::Sampler::watch`]; `None` before the first rate.
     pub nano_cores: Option<u64>,
 }
 
@@ -24,7 +24,7 @@ pub struct LayerUsage {
     pub mountpoint: String,
     pub used_bytes: u64,
     pub inodes_used: u64,
-    /// All of it was counted. If not, it takes at least so much.
+    /// Fully counted; otherwise a lower bound.
     pub is_whole: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Container<'a> {
     pub processes: Processes,
     pub layer: Option<&'a LayerUsage>,
     pub filesystem: Option<&'a Filesystem>,
-    /// As the container was created or last updated.
+    /// As created or last updated.
     pub resources: Option<&'a cri::LinuxContainerResources>,
     /// Times in ns since the epoch.
     pub started_ns: i64,
@@ -70,7 +70,7 @@ pub struct Pod<'a> {
 }
 
 impl Container<'_> {
-    /// A number that was asked for; 0 means "not set" in CRI.
+    /// A requested number; 0 means "not set" in CRI.
     pub(super) fn asked(&self, read: fn(&cri::LinuxContainerResources) -> i64) -> Option<u64> {
         let value = u64::try_from(read(self.resources?)).ok()?;
         (value > 0).then_some(value)

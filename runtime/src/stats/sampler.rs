@@ -1,11 +1,11 @@
-//! CPU rates (CRI-154): every second the CPU time of each cgroup that was asked about is read,
-//! while somebody asks for rates. What is read of a cgroup by then stays open.
+//! CPU rates (CRI-154): while rates are requested, reads the CPU time of each requested cgroup
+//! every second. The files of each cgroup stay open.
 //!
 //! ```text
-//!   asleep --watch() asked--> sampling, once a period --nobody asked for IDLE--> asleep
+//!   asleep --watch() called--> sampling, once a period --not called for IDLE--> asleep
 //! ```
-//! A machine whose statistics nobody reads is not woken. The first answer after sleep is "unknown",
-//! which the kubelet takes as its cue to compute a rate of its own.
+//! Without requests the machine is not woken. The first answer after sleep is "unknown", on which
+//! the kubelet computes its own rate.
 
 use crate::cgroup::{Cgroup, Detail, OpenFiles, Stats};
 use parking_lot::Mutex;
@@ -15,16 +15,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often CPU time is read.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long sampling goes on after the last question; kubelets ask every 10 to 15 s.
+/// How long sampling continues after the last request; kubelets ask every 10 to 15 s.
 const IDLE: Duration = Duration::from_secs(120);
-/// A rate older than this is not told any more.
+/// Older rates are not reported.
 const STALE: Duration = Duration::from_secs(5);
-/// Two readings closer than this give no rate: the numbers advance in steps of a tick.
+/// Closer readings give no rate: the counters advance in ticks.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Reads rates in the background. Cheap to clone.
+/// Reads rates in the background. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Sampler(Arc<Shared>);
 
@@ -35,7 +34,7 @@ struct Shared {
     wake: Notify,
 }
 
-/// A cgroup that is read again and again.
+/// A cgroup that is read repeatedly.
 #[derive(Debug)]
 pub struct Watched {
     group: Cgroup,
@@ -48,7 +47,7 @@ impl Watched {
         self.group.stats(detail, &mut self.files.lock())
     }
 
-    /// Of its processes; none when it is gone.
+    /// Its processes; empty if it was removed.
     pub fn pids(&self) -> Vec<u32> {
         self.group.procs().unwrap_or_default()
     }
@@ -62,9 +61,9 @@ struct Rated {
 }
 
 impl Sampler {
-    /// The cgroup of the pod or container `id`, and the CPU time per second in ns that was used in it over the last
-    /// period; `None` while that is unknown. Asking begins the sampling of that cgroup, which ends when the cgroup is
-    /// gone, and keeps the sampling of all going. `None` for what has no cgroup.
+    /// The cgroup of the pod or container `id`, and its CPU time per second in ns over the last
+    /// period, or `None` if unknown. Starts sampling that cgroup, which ends with the cgroup, and
+    /// keeps all sampling running. `None` if it has no cgroup.
     pub fn watch(
         &self,
         id: &str,
@@ -90,13 +89,13 @@ impl Sampler {
         loop {
             self.0.wake.notified().await;
             let mut ticks = interval(PERIOD);
-            // After a pause of the machine one reading is enough.
+            // After a pause of the machine one reading suffices.
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while self.is_asked() {
                 ticks.tick().await;
                 self.sample_all().await;
             }
-            // What was read before the pause would average over it.
+            // Old readings would average over the pause.
             self.0.watched.lock().clear();
         }
     }
@@ -108,7 +107,7 @@ impl Sampler {
     async fn sample_all(&self) {
         let copy = |(id, w): (&String, &Rated)| (id.clone(), Arc::clone(&w.cgroup));
         let cgroups: Vec<_> = self.0.watched.lock().iter().map(copy).collect();
-        // Reading may flush counters in the kernel, so not on a thread that serves requests.
+        // Reading may flush counters in the kernel: off the threads that serve requests.
         let read = tokio::task::spawn_blocking(move || {
             let read = |(id, cgroup): (String, Arc<Watched>)| {
                 let usage = cgroup.group.cpu_usage_ns(&mut cgroup.files.lock());
@@ -121,7 +120,7 @@ impl Sampler {
         for (id, usage, at) in read {
             match (usage, watched.get_mut(&id)) {
                 (Some(usage), Some(one)) => one.take(at, usage),
-                // The cgroup is gone: whoever asks for it again begins anew.
+                // The cgroup was removed; a later request starts anew.
                 _ => drop(watched.remove(&id)),
             }
         }
@@ -152,7 +151,7 @@ impl Rated {
     }
 }
 
-/// ns of CPU per second; `None` if the counter went back, as a new cgroup's does.
+/// ns of CPU per second; `None` if the counter decreased, as for a new cgroup.
 fn rate(usage: u64, before: u64, elapsed: Duration) -> Option<u64> {
     let used = u128::from(usage.checked_sub(before)?);
     u64::try_from(used * 1_000_000_000 / elapsed.as_nanos().max(1)).ok()
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!(rate(5, 6, second), None);
     }
 
-    /// A recorded v2 cgroup whose counter the test turns.
+    /// A recorded v2 cgroup whose counter the test sets.
     fn tree(dir: &Path) -> Cgroup {
         let write = |path: &str, text: &str| {
             let path = dir.join(path);
@@ -195,7 +194,7 @@ mod tests {
         sampler.watch("c", || Some(group.clone()))?.1
     }
 
-    /// Lets the sampler's own task come to rest between two points of paused time.
+    /// Lets the sampler's task settle after each step of paused time.
     async fn pass(time: Duration) {
         tokio::time::advance(time).await;
         for _ in 0..200 {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sampling_ends_when_nobody_asks() {
+    async fn sampling_ends_without_requests() {
         let dir = tempfile::tempdir().unwrap();
         let (sampler, group) = (Sampler::default(), tree(dir.path()));
         let running = sampler.clone();

@@ -1,5 +1,3 @@
-//! One object's record in memory and on disk.
-
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -10,17 +8,16 @@ use super::{
 };
 use crate::blocking::blocking;
 
-/// One object's record: memory and disk change together, in the order of the calls. A record that was deleted stays
-/// deleted: no later change writes it again.
-///
-/// Readers take a snapshot and never wait for a write.
+/// One object's record: memory and disk change together, in the order of the calls. A deleted
+/// record stays deleted: no later change writes it again. Readers take a snapshot and never wait
+/// for a write.
 pub struct Cell<R> {
     store: Store<R>,
     current: RwLock<Arc<R>>,
     writing: tokio::sync::Mutex<State>,
 }
 
-/// Whether the record may be written; held by the one change at a time.
+/// Whether the record may be written; locked by one change at a time.
 #[derive(PartialEq)]
 enum State {
     Open,
@@ -28,7 +25,7 @@ enum State {
 }
 
 impl<R: Record> Cell<R> {
-    /// A record, on disk or not: the next [`change`](Self::change) writes it.
+    /// Wraps a record, on disk or not: the next [`change`](Self::change) writes it.
     pub fn of(store: Store<R>, record: R) -> Self {
         Self {
             store,
@@ -44,15 +41,16 @@ impl<R: Record> Cell<R> {
     /// Changes the record on disk, then in memory.
     ///
     /// # Errors
-    /// When it cannot be written, or was deleted; memory then still holds the old record.
+    /// It cannot be written, or was deleted; memory keeps the old record.
     pub async fn change(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
         self.change_after(async { Ok(()) }, edit).await
     }
 
-    /// [`Self::change`] after a write of what is beside the record and is deleted with it: nothing comes between.
+    /// [`Self::change`] after `beside`, which writes files that are deleted with the record; no
+    /// other change comes between.
     ///
     /// # Errors
-    /// As there, and those of `beside`, which does not run once the record was deleted.
+    /// As there, and those of `beside`, which does not run after a deletion.
     pub async fn change_after<E: From<Error>>(
         &self,
         beside: impl Future<Output = Result<(), E>>,
@@ -67,11 +65,10 @@ impl<R: Record> Cell<R> {
         Ok(record)
     }
 
-    /// Changes memory even where the disk refuses: for facts that hold whether or not they
-    /// could be written, such as an exit. The error is the disk's.
+    /// Changes memory even if the disk fails: for facts such as an exit, which hold in any case.
     ///
     /// # Errors
-    /// When it cannot be written, or was deleted; memory holds the new record all the same.
+    /// It cannot be written, or was deleted; memory has the new record.
     pub async fn record_fact(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
         let turn = self.writing.lock().await;
         let record = self.edited(edit);
@@ -102,26 +99,26 @@ impl<R: Record> Cell<R> {
         blocking(move || store.save(&record)).await
     }
 
-    /// Changes memory, and the disk if it takes it: for marks without which a removal goes on all the same, as it must
-    /// where the disk is full.
+    /// Changes memory, and the disk if possible: for marks of a removal, which must continue on a
+    /// full disk.
     pub async fn note(&self, edit: impl FnOnce(&mut R)) {
         match self.record_fact(edit).await {
             Ok(_) | Err(Error::Deleted { .. }) => {}
             Err(error) => {
-                tracing::warn!(record = %self.get().id(), kind = R::KIND, %error, "not on record");
+                tracing::warn!(record = %self.get().id(), kind = R::KIND, %error, "cannot write the record");
             }
         }
     }
 
-    /// Removes the record from disk for good; memory keeps the last one for whoever still has the cell.
+    /// Removes the record from disk for good; memory keeps the last one for owners of the cell.
     ///
     /// # Errors
-    /// When the file system refuses; the record can then still be changed.
+    /// The file system's; the record can then still be changed.
     pub async fn delete(&self) -> Result<(), Error> {
         self.delete_after(async { Ok(()) }).await
     }
 
-    /// [`Self::delete`] after what is beside the record: nothing comes between.
+    /// [`Self::delete`] after `beside`; no change comes between.
     ///
     /// # Errors
     /// As there, and those of `beside`.
@@ -208,7 +205,7 @@ mod tests {
         let store = Store::open(dir.path().join("stones"), Unsynced::default()).expect("open");
         let cell = Arc::new(Cell::of(store.clone(), stone("a", 1)));
         cell.change(|_| {}).await.expect("write");
-        // A change that waits while the record is being deleted.
+        // A change that waits during the deletion.
         let (waiting, deleted) = (
             Arc::clone(&cell),
             cell.delete_after(async {

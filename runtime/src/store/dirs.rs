@@ -1,4 +1,4 @@
-//! The daemon's directories, and who may pass through them.
+//! The daemon's directories, and their permissions.
 
 use std::{
     fs,
@@ -8,21 +8,22 @@ use std::{
 
 use super::error::Error;
 
-/// Makes a directory that others may pass through and not list: on the way to what a
-/// container in a user namespace must reach, each below a directory of [`make_private`].
+/// Makes a directory that others may pass through but not list: a container in a user namespace
+/// needs files below it. Each is below a directory of [`make_private`].
 ///
 /// # Errors
-/// When the file system refuses.
+/// The file system's.
 pub fn make_passage(dir: &Path) -> Result<(), Error> {
     make_dir(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("open", dir))
 }
 
-/// Makes a directory that none but the daemon enters, and, to pass through, this user: the root of a user namespace, who
-/// must reach what a container is made from. The ids of pods and containers are no secret on their host.
+/// Makes a directory that only the daemon may enter, and `passes` may pass through: the root of a
+/// user namespace, which needs the files of its container. Ids of pods and containers are not
+/// secret on their host.
 ///
 /// # Errors
-/// When the file system refuses.
+/// The file system's.
 pub fn make_private(dir: &Path, passes: Option<u32>) -> Result<(), Error> {
     make_dir(dir)?;
     let mode = if passes.is_some() { 0o500 } else { 0o700 };
@@ -34,7 +35,7 @@ pub fn make_private(dir: &Path, passes: Option<u32>) -> Result<(), Error> {
 /// Makes a directory and its parents, private to the daemon.
 ///
 /// # Errors
-/// When the file system refuses.
+/// The file system's.
 pub fn make_dir(dir: &Path) -> Result<(), Error> {
     fs::DirBuilder::new()
         .recursive(true)

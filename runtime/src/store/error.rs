@@ -1,4 +1,4 @@
-//! Why a record could not be kept.
+//! Errors of storing records.
 
 use std::{
     io,

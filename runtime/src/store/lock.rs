@@ -1,4 +1,4 @@
-//! One daemon per directory.
+//! Locks a directory for one daemon.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{dirs::make_dir, error::Error};
 
-/// Holds a directory for this process; dropped with the process.
+/// The lock of a directory; it ends with the process.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -42,7 +42,8 @@ impl Lock {
             });
         }
         let pid = format!("{}\n", std::process::id());
-        // Over the old one, whose place on a full disk is ours; the pid is for people, the lock holds without it.
+        // Overwrites the old pid, which needs no space on a full disk; the lock works without a
+        // pid.
         let written = file
             .rewind()
             .and_then(|()| file.write_all(pid.as_bytes()))
@@ -55,7 +56,7 @@ impl Lock {
         }
     }
 
-    /// Who holds `<dir>/lock`, if anybody does.
+    /// The pid that holds `<dir>/lock`, if any.
     pub fn holder(dir: &Path) -> Option<u32> {
         let mut file = File::open(dir.join("lock")).ok()?;
         flock(&file, FlockOperation::NonBlockingLockShared).err()?;
@@ -70,10 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_is_told_the_pid_of_the_first() {
+    fn a_second_daemon_gets_the_pid_of_the_first() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let _held = Lock::take(dir.path()).expect("free");
-        let error = Lock::take(dir.path()).expect_err("held").to_string();
+        let _lock = Lock::take(dir.path()).expect("free");
+        let error = Lock::take(dir.path()).expect_err("locked").to_string();
         assert!(
             error.ends_with(&format!("pid {}", std::process::id())),
             "{error}"

@@ -1,4 +1,4 @@
-//! What is kept on disk of pods and containers, and how it gets there.
+//! Records of pods and containers on disk.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,6 +1,7 @@
-//! Records on disk: one JSON file per object, so that damage to one file is damage to one object (CRI-818).
+//! Records on disk: one JSON file per object, so that damage to a file affects one object
+//! (CRI-818).
 //!
-//! A file that cannot be read, or is of a newer schema, is left where it is: the program that wrote it finds it there.
+//! Unreadable files, and those of a newer schema, stay in place for the program that wrote them.
 
 use std::{
     fs, io,
@@ -16,11 +17,11 @@ use super::{
     unsynced::{Unsynced, discard_unfinished},
 };
 
-/// What a store keeps one file of.
+/// A type whose objects a store keeps, one file each.
 pub trait Record: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Names the fault point of its writes: `store.<KIND>`.
+    /// The kind, also in the fault point of its writes: `store.<KIND>`.
     const KIND: &'static str;
-    /// The newest schema this program writes; it reads this one and older.
+    /// The schema this program writes; it reads this one and older ones.
     const SCHEMA: u32;
 
     fn id(&self) -> &str;
@@ -32,7 +33,7 @@ struct Envelope<R> {
     record: R,
 }
 
-/// A record that is there and cannot be read.
+/// An existing record that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     /// From the file's name.
@@ -50,10 +51,10 @@ pub struct Store<R> {
 }
 
 impl<R: Record> Store<R> {
-    /// Opens, or makes, the directory (mode 0700: records hold environment values).
+    /// Opens or makes the directory (mode 0700: records contain environment values).
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// The directory cannot be made.
     pub fn open(dir: PathBuf, unsynced: Unsynced) -> Result<Self, Error> {
         make_dir(&dir)?;
         Ok(Self {
@@ -63,18 +64,17 @@ impl<R: Record> Store<R> {
         })
     }
 
-    /// Where the record of this id lies.
     pub fn path(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
 
-    /// Every readable record, and what is there beside them. After a reboot a file that was renamed and never synced may
-    /// be empty: nobody was told of it, what it described has ended with the machine, and it goes.
+    /// Loads the readable records, and lists the others. After a reboot a renamed but unsynced file
+    /// may be empty: no caller relied on it, its object ended with the machine, and it is removed.
     ///
     /// # Errors
-    /// When the directory itself cannot be read.
+    /// The directory cannot be read.
     pub fn load(&self, rebooted: bool) -> Result<(Vec<R>, Vec<Unreadable>), Error> {
-        self.take_back()?;
+        self.restore_unreadable()?;
         discard_unfinished(&self.dir)?;
         let mut records = Vec::new();
         let mut unreadable = Vec::new();
@@ -92,7 +92,7 @@ impl<R: Record> Store<R> {
                 }
                 Ok(record) => format!("is the record of {}", record.id()),
                 Err(_) if rebooted && is_blank(&path) => {
-                    tracing::warn!(path = %path.display(), "an empty record is all that a loss of power left: removed");
+                    tracing::warn!(path = %path.display(), "removed a record that a power loss left empty");
                     self.unsynced.remove(&path)?;
                     continue;
                 }
@@ -107,8 +107,8 @@ impl<R: Record> Store<R> {
         Ok((records, unreadable))
     }
 
-    /// Before 0.2 a record that could not be read was moved to `unreadable/`.
-    fn take_back(&self) -> Result<(), Error> {
+    /// Before 0.2 an unreadable record was moved to `unreadable/`.
+    fn restore_unreadable(&self) -> Result<(), Error> {
         let aside = self.dir.join("unreadable");
         let entries = match fs::read_dir(&aside) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -118,13 +118,13 @@ impl<R: Record> Store<R> {
             let entry = entry.map_err(Error::io("read", &aside))?;
             let to = self.dir.join(entry.file_name());
             if !to.exists() {
-                fs::rename(entry.path(), &to).map_err(Error::io("take back", &to))?;
+                fs::rename(entry.path(), &to).map_err(Error::io("restore", &to))?;
             }
         }
         Ok(())
     }
 
-    /// Waits until all that was written before is on disk, in every store that shares [`Unsynced`] with this one.
+    /// Waits until all earlier writes are on disk, in every store that shares [`Unsynced`].
     ///
     /// # Errors
     /// The disk's.
@@ -145,16 +145,16 @@ impl<R: Record> Store<R> {
         self.unsynced.replace(&self.path(record.id()), &bytes)
     }
 
-    /// Removes a record; one that is gone already is fine.
+    /// Removes a record; a missing one is fine.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// The file system's.
     pub fn delete(&self, id: &str) -> Result<(), Error> {
         self.unsynced.remove(&self.path(id))
     }
 }
 
-/// Nothing, or what file systems show of a block that was never written.
+/// Empty, or zeros, which file systems show for unwritten blocks.
 fn is_blank(path: &Path) -> bool {
     fs::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
 }
@@ -163,10 +163,10 @@ fn read_record<R: Record>(path: &Path) -> Result<R, String> {
     parse_record(&fs::read(path).map_err(|error| error.to_string())?)
 }
 
-/// A record out of the bytes of its file.
+/// Parses the bytes of a record's file.
 ///
 /// # Errors
-/// Why it is none of this version.
+/// The reason why this version cannot read it.
 pub fn parse_record<R: Record>(bytes: &[u8]) -> Result<R, String> {
     #[derive(Deserialize)]
     struct Head {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_where_it_is() {
+    fn an_unreadable_record_stays_in_place() {
         let dir = tempfile::tempdir().expect("tempdir");
         let store = Store::<Stone>::open(dir.path().to_owned(), Unsynced::default()).expect("open");
         store.save(&stone("good", 1)).expect("save");
@@ -228,7 +228,7 @@ mod tests {
         )
         .expect("write");
         fs::write(dir.path().join("half.tmp"), b"{").expect("write");
-        // One that an earlier version had moved away.
+        // Moved there by an earlier version.
         fs::create_dir(dir.path().join("unreadable")).expect("make");
         fs::write(
             dir.path().join("unreadable/back.json"),
@@ -256,14 +256,14 @@ mod tests {
         for (name, content) in [("empty", ""), ("zeros", "\0\0"), ("torn", "{")] {
             fs::write(store.path(name), content).expect("write");
         }
-        let held = |rebooted| {
+        let unreadable = |rebooted| {
             let (_, unreadable) = store.load(rebooted).expect("load");
             let mut ids: Vec<_> = unreadable.into_iter().map(|found| found.id).collect();
             ids.sort();
             ids
         };
-        assert_eq!(held(false), ["empty", "torn", "zeros"]);
-        assert_eq!(held(true), ["torn"]);
+        assert_eq!(unreadable(false), ["empty", "torn", "zeros"]);
+        assert_eq!(unreadable(true), ["torn"]);
         assert!(!store.path("empty").exists());
     }
 }

@@ -1,8 +1,8 @@
-//! Records that were written, and when they are on disk.
+//! Tracks written records until they are on disk.
 //!
-//! [`Unsynced::replace`] is atomic for whoever comes after our death, and waits for no disk. What
-//! must also outlive a loss of power waits for [`Unsynced::sync`], once at the end of an RPC (CRI-811), and those who wait at the
-//! same time share one journal commit.
+//! [`Unsynced::replace`] is atomic over a crash of the daemon, and waits for no disk. Records that
+//! must survive a power loss wait for [`Unsynced::sync`], once at the end of an RPC (CRI-811);
+//! concurrent waits share one journal commit.
 
 use std::{
     collections::BTreeSet,
@@ -18,33 +18,33 @@ use super::error::Error;
 use crate::blocking::blocking;
 use crate::replace;
 
-/// What was written and may not be on disk yet. Clones are handles to the same.
+/// Written files that may not be on disk yet. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Unsynced(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Replaced or removed files.
     paths: Mutex<BTreeSet<PathBuf>>,
-    /// Held by who syncs. The next one takes all that has come in meanwhile, and those behind it find nothing left to do.
+    /// Locked by the syncing task. The next one syncs everything since; those behind it find
+    /// nothing.
     turn: Arc<AsyncMutex<()>>,
 }
 
 impl Unsynced {
-    /// Writes a file so that whoever reads it, also after a crash of ours, finds the old or the new content, whole.
+    /// Replaces a file atomically: readers find the old or the new content, also after a crash.
     ///
     /// # Errors
-    /// When any step fails; the old content is then still there.
+    /// Any step failed; the old content is still there.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
         replace::file(path, bytes).map_err(Error::io("write", path))?;
         self.0.paths.lock().insert(path.to_owned());
         Ok(())
     }
 
-    /// Removes a file; one that is gone already is fine.
+    /// Removes a file; a missing one is fine.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// The file system's.
     pub fn remove(&self, path: &Path) -> Result<(), Error> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -56,10 +56,10 @@ impl Unsynced {
         Ok(())
     }
 
-    /// Waits until all that was replaced or removed before is on disk. May be dropped: it ends by itself.
+    /// Waits until all earlier changes are on disk. The sync continues if the future is dropped.
     ///
     /// # Errors
-    /// The first of the disk's. What was not synced is tried again by the next one.
+    /// The first error of the disk. The next sync retries unsynced files.
     pub async fn sync(&self) -> Result<(), Error> {
         let turn = Arc::clone(&self.0.turn).lock_owned().await;
         if self.0.paths.lock().is_empty() {
@@ -75,11 +75,11 @@ impl Unsynced {
     }
 }
 
-/// The files first: to most file systems, their journal with it, the rest is then nothing new.
+/// Files first: most file systems then have the directories in the same journal commit.
 fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
     for path in paths {
         match replace::sync(path) {
-            // Removed since.
+            // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(Error::io("sync", path))?,
         }
@@ -91,11 +91,11 @@ fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what [`Unsynced::replace`] left in a directory when it was cut off: writes that never became a file. For a
-/// start, before anything is written there.
+/// Removes the unfinished files of interrupted [`Unsynced::replace`] calls. Only at start, before
+/// anything is written there.
 ///
 /// # Errors
-/// When the file system refuses.
+/// The file system's.
 pub fn discard_unfinished(dir: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(dir).map_err(Error::io("read", dir))? {
         let path = entry.map_err(Error::io("read", dir))?.path();
@@ -114,23 +114,23 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_could_not_be_synced_is_tried_again_by_the_next() {
+    async fn a_failed_sync_is_retried_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let (below, gone) = (dir.path().join("below"), dir.path().join("gone"));
+        let (below, moved) = (dir.path().join("below"), dir.path().join("moved"));
         fs::create_dir(&below).unwrap();
         let unsynced = Unsynced::default();
         unsynced.replace(&below.join("a"), b"a").unwrap();
-        fs::rename(&below, &gone).unwrap();
+        fs::rename(&below, &moved).unwrap();
         let error = unsynced.sync().await.unwrap_err().to_string();
         assert!(error.starts_with("sync "), "{error}");
         assert!(unsynced.sync().await.is_err(), "it still waits");
-        fs::rename(&gone, &below).unwrap();
+        fs::rename(&moved, &below).unwrap();
         unsynced.sync().await.unwrap();
         assert!(unsynced.0.paths.lock().is_empty());
     }
 
     #[tokio::test]
-    async fn who_waits_behind_another_finds_its_own_files_synced() {
+    async fn concurrent_syncs_find_their_files_synced() {
         let dir = tempfile::tempdir().unwrap();
         let unsynced = Unsynced::default();
         let waiting = (0..16).map(|n| {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_removed_file_is_no_error() {
+    async fn a_file_may_be_removed_twice() {
         let dir = tempfile::tempdir().unwrap();
         let unsynced = Unsynced::default();
         let path = dir.path().join("a");

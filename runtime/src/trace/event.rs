@@ -1,22 +1,21 @@
-//! The one event. Its JSON form is the contract of the log file and of `cairn.v1.Timeline`.
+//! The one event type. Its JSON form is the contract of the log file and of `cairn.v1.Timeline`.
 //!
-//! Adding a field or a variant keeps [`SCHEMA`]; readers ignore what they do not know. Taking away
-//! or changing the meaning of one raises it.
+//! Adding a field or a variant keeps [`SCHEMA`]: readers ignore unknown ones. Removing one, or
+//! changing its meaning, raises it.
 
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form, in every line.
 pub const SCHEMA: u32 = 1;
 
-/// Something that happened, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     pub schema: u32,
-    /// Counts up by one from event to event, also over restarts of the daemon: from the last that is on disk.
+    /// Increases by one per event, also over restarts: from the last one on disk.
     pub seq: u64,
-    /// Time of day in ns since the epoch, never earlier than in the event before.
+    /// Time of day in ns since the epoch; never decreases.
     pub wall_ns: i64,
-    /// `CLOCK_MONOTONIC` in ns: differences are true, also over a restart, not over a reboot.
+    /// `CLOCK_MONOTONIC` in ns: differences hold over a restart, but not over a reboot.
     pub mono_ns: u64,
     #[serde(flatten)]
     pub subject: Subject,
@@ -24,7 +23,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// Whom it happened to. All empty: to the daemon or a plugin as a whole.
+/// The affected object; all empty for the daemon or a plugin as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -36,16 +35,15 @@ pub struct Subject {
     pub container: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container_name: String,
-    /// The CRI call in whose course it happened, such as `RunPodSandbox`.
+    /// The CRI call that caused it, such as `RunPodSandbox`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub call: String,
 }
 
-/// Kind of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum What {
-    /// A CRI call that changes something came in; `subject.call` names it.
+    /// A CRI call that changes something arrived; `subject.call` names it.
     CallBegun,
     /// It was answered; `error` is the text of a failure.
     CallEnded {
@@ -53,19 +51,17 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
-    /// The runtime did something.
     Step {
         #[serde(flatten)]
         step: Action,
     },
-    /// A contract point was reached: its hook is called at every plugin now, in order.
+    /// A contract point was reached: its hook is called at every plugin, in order.
     Point {
-        /// `C-01`, or empty for an event that is no contract point.
+        /// `C-01`; empty if the event is not a contract point.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         point: String,
         hook: String,
     },
-    /// Answer of one plugin.
     Plugin {
         hook: String,
         plugin: String,
@@ -74,38 +70,37 @@ pub enum What {
         took_ns: u64,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adjusted: bool,
-        /// Names of what it set, such as `Mounts /data` or `Env DEMO`; never a value.
+        /// Names of the changed fields, such as `Mounts /data` or `Env DEMO`; never a value.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
         #[serde(default, skip_serializing_if = "is_zero")]
         updates: u32,
         #[serde(default, skip_serializing_if = "is_zero")]
         evictions: u32,
-        /// Fields that it was not sent, because the message would have been too long: `container <id>: env, args`.
+        /// Fields left out of an oversized request: `container <id>: env, args`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<String>,
     },
-    /// All plugins were asked; `aborted` says why the operation may not go on.
+    /// All plugins have answered; `aborted` is the reason to stop the operation.
     Passed {
         hook: String,
         took_ns: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         aborted: Option<String>,
     },
-    /// A step in the life of a plugin.
     PluginLife {
         plugin: String,
         #[serde(flatten)]
         life: Life,
     },
-    /// So many events were not kept: the writer or this subscriber was too slow.
+    /// This many events are missing: the writer or this subscriber was too slow.
     Lost { events: u64 },
-    /// A kind that a newer daemon wrote.
+    /// A kind written by a newer daemon.
     #[serde(other)]
     Unknown,
 }
 
-/// Step of the runtime, between the contract points.
+/// A step of the runtime between contract points.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Action {
@@ -128,19 +123,19 @@ pub enum Action {
     Exited {
         code: i32,
         reason: String,
-        /// What the status says beside the reason: who evicted it, and why.
+        /// The status's message beside the reason: the evicting plugin, and its reason.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
-    /// A plugin wants it stopped.
+    /// A plugin requests a stop.
     Evicted {
         plugin: String,
         reason: String,
     },
-    /// An update or an eviction in a plugin's answer could not be had.
+    /// An update or an eviction in a plugin's answer failed.
     WishFailed {
         plugin: String,
-        /// Id of the container that it was about.
+        /// Id of the affected container.
         target: String,
         why: String,
     },
@@ -155,18 +150,17 @@ pub enum Action {
     DaemonStopping,
 }
 
-/// Outcome of one plugin at one event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
     Answered,
     Refused(String),
-    /// The request was too long to be sent.
+    /// The request was too long to send.
     Unsent(String),
     TimedOut,
     Lost(String),
     Garbled(String),
-    /// Nothing writes it any more; an older log may have it.
+    /// Not written any more; older logs may have it.
     Panicked(String),
     Conflict(String),
     Denied(String),
@@ -177,7 +171,7 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// A plugin comes and goes.
+/// A change of a plugin's connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "life", rename_all = "snake_case")]
 pub enum Life {
@@ -185,7 +179,7 @@ pub enum Life {
     Registered {
         version: String,
     },
-    /// The hooks it wants, by name.
+    /// Names of the subscribed hooks.
     Configured {
         events: Vec<String>,
     },
@@ -194,13 +188,13 @@ pub enum Life {
         containers: u32,
         took_ns: u64,
     },
-    /// It sent updates of its own accord.
+    /// It sent updates by itself.
     Unsolicited {
         updates: u32,
         failed: u32,
         evictions: u32,
     },
-    /// An update or an eviction among those could not be had.
+    /// One of those updates or evictions failed.
     WishFailed {
         target: String,
         why: String,
@@ -208,7 +202,7 @@ pub enum Life {
     Rejected {
         reason: String,
     },
-    /// A newer instance gets its events from now on.
+    /// A newer instance gets its events now.
     Shadowed,
     Closed {
         reason: String,
@@ -216,18 +210,18 @@ pub enum Life {
     Restarting {
         after_ns: u64,
     },
-    /// Its list lacks fields of a pod or container, which would have been too long: `container <id>: env, args`.
+    /// Its list lacks oversized fields of a pod or container: `container <id>: env, args`.
     Shortened {
         left_out: String,
     },
-    /// An event kept for it was given up.
+    /// An event kept for it was dropped.
     Dropped {
         hook: String,
     },
 }
 
 impl Subject {
-    /// Nobody in particular.
+    /// The daemon itself.
     pub fn daemon() -> Self {
         Self::default()
     }
@@ -247,7 +241,7 @@ impl Subject {
         self
     }
 
-    /// In the course of this CRI call.
+    /// Adds the CRI call that caused it.
     pub fn during(mut self, call: &str) -> Self {
         call.clone_into(&mut self.call);
         self
@@ -347,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_flat_and_says_what_it_is() {
+    fn a_line_is_flat_and_names_its_kind() {
         let line = round_trip(Action::Created { pid: 42 }.into());
         assert_eq!(
             line,

@@ -1,8 +1,8 @@
 //! The files of the event log: `events-<first sequence number>.jsonl`, oldest first by name.
 //!
-//! Nothing is renamed, so a reader needs no lock: it lists, opens and reads, and what the writer
-//! deletes meanwhile stays readable through the open file. A torn or foreign line is passed over. Events that should be
-//! here and are not leave a gap between the numbers, which a reader is told.
+//! No file is renamed, so a reader needs no lock: a file deleted by the writer stays readable while
+//! it is open. Torn and foreign lines are skipped. Missing events leave a gap in the numbers, which
+//! is reported to readers.
 
 use super::event::{Event, SCHEMA, Subject, What};
 use serde::Deserialize;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "events-";
 const SUFFIX: &str = ".jsonl";
-/// Longest line that is read; a longer one was not written by us.
+/// Limit of a line's length; we write no longer ones.
 const MAX_LINE: u64 = 1 << 20;
-/// How much of the last file is searched for the last sequence number.
+/// The part of the last file that is searched for the last sequence number.
 const TAIL: u64 = 256 << 10;
 
-/// The log's files with the first sequence number of each, oldest first.
+/// The log's files with their first sequence numbers, oldest first.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -30,7 +30,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// The sequence number after the last one that was written; 1 in an empty directory.
+/// The next sequence number; 1 in an empty directory.
 pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     let Some((first, path)) = list(dir)?.pop() else {
         return Ok(1);
@@ -44,16 +44,16 @@ pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     Ok(last.map_or(first, |last| last.seq.saturating_add(1)))
 }
 
-/// Passes on what is read of the log: in order, each event at most once, and for those that are missing before one, a loss.
+/// Passes on events in order, each at most once, and a loss before each gap.
 pub(super) struct Reader<F> {
     before: u64,
     each: F,
-    /// Of the last event that was seen; 0 for none.
+    /// The last sequence number; 0 before the first event.
     last: u64,
 }
 
 impl<F: FnMut(Event) -> bool> Reader<F> {
-    /// Of events with a sequence number below `before`. `each` says false when it wants no more.
+    /// Reads events numbered below `before`. `each` returns false to stop.
     pub(super) fn new(before: u64, each: F) -> Self {
         Self {
             before,
@@ -62,10 +62,10 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
         }
     }
 
-    /// All files. Of one that cannot be read the others are still passed on.
+    /// Reads all files; an unreadable one does not stop the others.
     ///
     /// # Errors
-    /// The first of them.
+    /// The first failure.
     pub(super) fn files(&mut self, dir: &Path) -> io::Result<()> {
         let mut result = Ok(());
         for (first, path) in list(dir)? {
@@ -75,7 +75,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
             match self.file(&path) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // Deleted by the writer since it was listed.
+                // Deleted by the writer after the listing.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => result = result.and(Err(e)),
             }
@@ -99,19 +99,19 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     pub(super) fn lines(&mut self, lines: &[u8]) {
-        let _all_or_stopped = lines
+        let _ = lines // false if the reader stopped
             .split_inclusive(|b| *b == b'\n')
             .all(|line| self.line(line));
     }
 
-    /// How many events are missing up to the last that could have been seen.
+    /// The number of events missing up to `before`.
     pub(super) fn missing(&self) -> u64 {
         self.before.saturating_sub(self.last + 1)
     }
 
     fn line(&mut self, line: &[u8]) -> bool {
         let event = parse::<Event>(line);
-        // One that this version does not know has a number all the same.
+        // An unknown event still has a number.
         let number = || parse(line).map(|Number { seq }| seq);
         let Some(seq) = event.as_ref().map(|event| event.seq).or_else(number) else {
             return true;
@@ -123,9 +123,9 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
             return true;
         }
         let gap = match (self.last, event.as_ref().map(|event| &event.what)) {
-            // What came before the oldest file is not missing: it was kept for long enough.
+            // Events before the oldest file were kept long enough.
             (0, _) => 0,
-            // The files of 0.1 tell it themselves.
+            // The files of 0.1 contain their losses.
             (_, Some(What::Lost { .. })) => 0,
             (last, _) => seq - last - 1,
         };
@@ -133,7 +133,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
         let Some(event) = event else {
             return true;
         };
-        let told = gap == 0
+        let passed = gap == 0
             || (self.each)(Event {
                 schema: SCHEMA,
                 seq: seq - 1,
@@ -141,7 +141,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
                 what: What::Lost { events: gap },
                 ..event
             });
-        told && (self.each)(event)
+        passed && (self.each)(event)
     }
 }
 
@@ -154,7 +154,7 @@ fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Option<T> {
     serde_json::from_slice(line).ok()
 }
 
-/// The file that is being written, and the bound on all of them.
+/// The file being written, and the limits of all files.
 pub(super) struct Rotating {
     dir: PathBuf,
     max_bytes: u64,
@@ -172,10 +172,10 @@ impl Rotating {
         }
     }
 
-    /// Appends whole lines, the first of which has sequence number `seq`.
+    /// Appends complete lines, the first with sequence number `seq`.
     ///
     /// # Errors
-    /// After an error the next call opens the file anew, so a full disk heals by itself.
+    /// After an error the next call reopens the file, so that a full disk recovers by itself.
     pub(super) fn append(&mut self, seq: u64, lines: &[u8]) -> io::Result<()> {
         let (mut file, mut length) = match self.current.take() {
             Some(open) => open,
@@ -187,7 +187,7 @@ impl Rotating {
             self.drop_oldest()?;
         }
         if let Err(error) = file.write_all(lines) {
-            // The lines come again, whole: half of them, of a disk that became full, must not stand before them.
+            // The lines are retried in full: a part written to a full disk must not precede them.
             let _ = file.set_len(length);
             return Err(error);
         }
@@ -202,7 +202,7 @@ impl Rotating {
         let mut file = OpenOptions::new().read(true).append(true).open(path)?;
         let length = file.seek(SeekFrom::End(0))?;
         if length > 0 {
-            // A daemon that was killed in the middle of a line: ours begins on the next.
+            // A daemon died within a line: ours starts on the next.
             file.seek(SeekFrom::End(-1))?;
             let mut last = [0_u8];
             file.read_exact(&mut last)?;

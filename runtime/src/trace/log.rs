@@ -1,4 +1,4 @@
-//! The event log: a bounded set of files, what waits to be written to them, and subscribers.
+//! The event log: a bounded set of files, events waiting for the disk, and subscribers.
 
 use super::event::{Event, SCHEMA, Subject, What};
 use super::files::{self, Reader, Rotating};
@@ -13,30 +13,27 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-/// Events in flight to one subscriber.
+/// Events buffered for one subscriber.
 const TO_SUBSCRIBER: usize = 64;
-/// Events that a following subscriber may be behind.
+/// Events that a following subscriber may lag behind.
 const BEHIND: usize = 2048;
-/// How long a new subscriber, or the end of the daemon, waits for the writer.
+/// How long a new subscriber, or the daemon at its end, waits for the writer.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// The bounds of a log.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Events on their way to the file; more are dropped and counted.
+    /// Events queued for the writer; further ones are dropped and counted.
     pub queue: usize,
-    /// Of what the disk refused, so many bytes are kept until it takes them.
+    /// Bytes kept after a failed write until the disk accepts them.
     pub unwritten_bytes: usize,
-    /// A file is closed before it would exceed this many bytes.
     pub max_bytes: u64,
-    /// So many files are kept.
     pub files: usize,
-    /// The time of day in ns since the epoch, each answer later than the one before.
+    /// The time of day in ns since the epoch, strictly increasing.
     pub now: fn() -> i64,
 }
 
 impl Options {
-    /// 1 MiB of what the disk refuses (some 4,000 events), 8 files of 4 MiB.
+    /// 1 MiB of events waiting for the disk (some 4,000), 8 files of 4 MiB.
     pub fn new(now: fn() -> i64) -> Self {
         Self {
             queue: 1024,
@@ -48,8 +45,8 @@ impl Options {
     }
 }
 
-/// Which events a subscriber wants: those of the pods or containers that this names by an id, the beginning of one, a name,
-/// or a pod's `namespace/name`; all, where it is empty.
+/// Selects the events of pods or containers with this id, id prefix, name or `namespace/name`; all
+/// if empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter(String);
 
@@ -68,9 +65,9 @@ impl Filter {
             ..
         } = &event.subject;
         let name = pod_name.rsplit_once('/').map_or("", |(_, name)| name);
-        // Losses concern everybody.
+        // Losses concern every subscriber.
         matches!(event.what, What::Lost { .. })
-            // Every id begins with an empty one: that wants all.
+            // The empty prefix matches every id.
             || pod.starts_with(wanted)
             || pod_name == wanted
             || name == wanted
@@ -79,7 +76,7 @@ impl Filter {
     }
 }
 
-/// Cheap to clone; the writer ends, after what it was given is written, with the last clone.
+/// Clones share it; the writer ends after the last clone, when all its events are written.
 #[derive(Debug, Clone)]
 pub struct EventLog(Arc<Shared>);
 
@@ -94,8 +91,7 @@ struct Shared {
 }
 
 impl EventLog {
-    /// Opens the log in `dir`, which is made if it is missing, and goes on counting where the last
-    /// daemon ended.
+    /// Opens the log in `dir`, which is made if missing, and continues its numbers.
     ///
     /// # Errors
     /// The directory cannot be made or read, or no thread can be started.
@@ -123,12 +119,12 @@ impl EventLog {
         })))
     }
 
-    /// Records an event and returns its sequence number. Never blocks and never fails: what the
-    /// writer cannot take now is missing in the file, and counted.
+    /// Records an event and returns its sequence number. Never blocks or fails: events beyond the
+    /// queue are missing in the file, and counted.
     pub fn record(&self, subject: Subject, what: impl Into<What>) -> u64 {
         let what = what.into();
         let shared = &*self.0;
-        // The order of numbers, of times and of the file is one, so all are given under the lock.
+        // Under one lock, so that numbers, times and the file have the same order.
         let mut next_seq = shared.next_seq.lock();
         let event = Arc::new(Event {
             schema: SCHEMA,
@@ -146,22 +142,22 @@ impl EventLog {
                 shared.account.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // An error means that nobody is listening.
+        // Fails only without a subscriber.
         let _ = shared.live.send(event);
         seq
     }
 
-    /// How many events will never be in the file, because the writer was too slow or the disk refused for too long.
+    /// The number of events lost to a slow writer or a disk that failed for too long.
     pub fn lost(&self) -> u64 {
         self.0.account.lost.load(Ordering::Relaxed)
     }
 
-    /// All events of the past that are kept, from files and memory, and with `follow` those to come,
-    /// in order, each once. The channel ends after the past, or, following, with the log. In place of what is missing, or was
-    /// missed by a reader that fell too far behind, there is a `Lost`.
+    /// All past events from files and memory, and with `follow` the coming ones, each once and in
+    /// order. The channel ends after the past, or with the log. `Lost` stands for missing events,
+    /// and for those missed by a slow reader.
     pub fn subscribe(&self, filter: Filter, follow: bool) -> mpsc::Receiver<Arc<Event>> {
         let (to, receiver) = mpsc::channel(TO_SUBSCRIBER);
-        // Taken together, so that no event is in both or in neither.
+        // Taken together, so that each event is in exactly one of both.
         let (first, live) = {
             let next_seq = self.0.next_seq.lock();
             (*next_seq, follow.then(|| self.0.live.subscribe()))
@@ -170,26 +166,25 @@ impl EventLog {
         receiver
     }
 
-    /// Waits until all that was recorded before is in the file, as far as it can be written; not for long on a disk that is
-    /// stuck.
+    /// Waits until all recorded events are written, if possible; at most [`FLUSH`] on a stuck disk.
     pub async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         let mut job = Job::Flush(done);
         let written = async {
-            // The queue may be full; it drains quickly, and unlike `record` this may wait.
+            // The queue may be full, but drains quickly; unlike `record` this may wait.
             while let Err(TrySendError::Full(back)) = self.0.jobs.try_send(job) {
                 job = back;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            // An error means that the writer is gone, and with it what could be waited for.
+            // Fails only if the writer has ended.
             let _ = wait.await;
         };
         let _ = tokio::time::timeout(FLUSH, written).await;
     }
 }
 
-/// Sends the past, which ends before `first`, from the files and from what the disk refused, then what comes. Ends when the
-/// reader is gone.
+/// Sends the past before `first`, from files and from memory, then coming events. Ends with the
+/// reader.
 async fn feed(
     log: EventLog,
     filter: Filter,
@@ -199,12 +194,13 @@ async fn feed(
 ) {
     log.flush().await;
     let (dir, account) = (log.0.dir.clone(), Arc::clone(&log.0.account));
-    // A following reader does not keep the log open.
+    // A follower must not keep the log open.
     drop(log);
     let past = (to.clone(), filter.clone());
     let read = tokio::task::spawn_blocking(move || {
         let (to, filter) = past;
-        // First, if the writer lets go of it: what is written meanwhile is in both, and told once.
+        // Before the files, if the writer releases it: events written meanwhile are in both, and
+        // are sent once.
         let unwritten = account.unwritten.try_lock_for(FLUSH);
         let unwritten = unwritten.map_or_else(Vec::new, |unwritten| unwritten.lines());
         let mut reader = Reader::new(first, |event| {
@@ -238,7 +234,7 @@ async fn feed(
     }
 }
 
-/// In place of events that this reader alone does not get: without a number, and without the time of day.
+/// Replaces events that this reader alone misses; it has neither a number nor the time of day.
 fn lost(events: u64) -> Event {
     Event {
         schema: SCHEMA,

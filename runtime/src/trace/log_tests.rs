@@ -115,7 +115,7 @@ async fn a_restart_goes_on_counting_after_a_torn_line() {
     assert_eq!(log.record(pod(1), Action::Ready), 4);
     log.flush().await;
     assert_eq!(all(&log, Filter::new("")).await, [1, 2, 3, 4]);
-    // What is in the file alone, as a reader after another restart has it.
+    // Without the memory, like a reader after another restart.
     let again = EventLog::open(dir.path(), &small()).unwrap();
     assert_eq!(all(&again, Filter::new("")).await, [1, 2, 3, 4]);
 }
@@ -146,11 +146,11 @@ async fn a_follower_gets_past_and_future_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_follower_that_falls_behind_is_told_how_much_it_missed() {
+async fn a_follower_that_falls_behind_learns_how_much_it_missed() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
     let mut events = log.subscribe(Filter::new("pod1"), true);
-    // Nothing is received meanwhile: the channel to the reader and what it may be behind both overflow.
+    // Without a receiver both the channel and the lag overflow.
     let count = 2 * BEHIND as u64;
     for _ in 0..count {
         log.record(pod(1), Action::Ready);
@@ -169,7 +169,7 @@ async fn a_follower_that_falls_behind_is_told_how_much_it_missed() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_counted_and_told_where_events_are_missing_and_never_blocks() {
+async fn a_full_queue_never_blocks_and_its_losses_are_counted_and_marked() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         queue: 1,
@@ -183,24 +183,24 @@ async fn a_full_queue_is_counted_and_told_where_events_are_missing_and_never_blo
     log.flush().await;
     let recorded = log.record(pod(1), Action::Stopped);
     log.flush().await;
-    let (mut expected, mut told) = (1, 0);
+    let (mut expected, mut marked) = (1, 0);
     for (seq, missing) in in_files(dir.path()) {
         let missing = missing.unwrap_or(0);
-        told += missing;
+        marked += missing;
         expected += missing;
         assert_eq!(seq + u64::from(missing > 0), expected);
         expected += u64::from(missing == 0);
     }
-    assert_eq!(told, log.lost());
+    assert_eq!(marked, log.lost());
     assert_eq!(expected, recorded + 1);
 }
 
-/// The sequence numbers in the files, and for a loss how many are missing.
+/// Sequence numbers in the files, and for a loss the number of missing events.
 fn in_files(dir: &Path) -> Vec<(u64, Option<u64>)> {
     in_files_and(dir, &[]).0
 }
 
-/// The same and in these lines; and how many are missing up to the 60th.
+/// The same, with these lines; and the number missing up to the 60th.
 fn in_files_and(dir: &Path, unwritten: &[u8]) -> (Vec<(u64, Option<u64>)>, u64) {
     let mut found = Vec::new();
     let mut reader = Reader::new(61, |event: Event| {
@@ -218,7 +218,7 @@ fn in_files_and(dir: &Path, unwritten: &[u8]) -> (Vec<(u64, Option<u64>)>, u64) 
 }
 
 #[tokio::test]
-async fn what_the_disk_refuses_is_shown_and_written_when_it_takes_it_again() {
+async fn events_the_disk_refuses_are_shown_and_written_when_it_works_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = EventLog::open(&path, &small()).unwrap();
@@ -228,7 +228,7 @@ async fn what_the_disk_refuses_is_shown_and_written_when_it_takes_it_again() {
     log.flush().await;
     assert_eq!(log.lost(), 0);
     std::fs::create_dir(&path).unwrap();
-    // A reader alone has it tried again; it sees each once.
+    // A reader alone triggers another attempt; it sees each event once.
     assert_eq!(all(&log, Filter::new("")).await, [1, 2]);
     assert_eq!(in_files(&path), [(1, None), (2, None)]);
     log.record(pod(1), Action::Stopped);
@@ -237,7 +237,7 @@ async fn what_the_disk_refuses_is_shown_and_written_when_it_takes_it_again() {
 }
 
 #[tokio::test]
-async fn a_reader_sees_what_no_file_has() {
+async fn a_reader_sees_events_that_are_in_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
     log.record(pod(1), Action::Ready);
@@ -254,7 +254,7 @@ async fn a_reader_sees_what_no_file_has() {
 }
 
 #[tokio::test]
-async fn of_what_the_disk_refuses_for_too_long_the_oldest_are_lost_and_told() {
+async fn the_oldest_events_that_the_disk_refuses_for_too_long_are_lost_and_marked() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         unwritten_bytes: 1000,
@@ -269,7 +269,7 @@ async fn of_what_the_disk_refuses_for_too_long_the_oldest_are_lost_and_told() {
     let reason = "x".repeat(2000);
     log.record(pod(1), Action::StartFailed { reason });
     for _ in 3..=50 {
-        // A batch each.
+        // One batch each.
         log.flush().await;
         log.record(pod(1), Action::Ready);
     }
@@ -294,7 +294,7 @@ async fn of_what_the_disk_refuses_for_too_long_the_oldest_are_lost_and_told() {
 }
 
 #[tokio::test]
-async fn what_the_disk_refused_is_written_though_nothing_happens() {
+async fn refused_events_are_written_without_new_ones() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = EventLog::open(&path, &small()).unwrap();
@@ -311,7 +311,7 @@ async fn what_the_disk_refused_is_written_though_nothing_happens() {
 }
 
 #[tokio::test]
-async fn of_a_file_that_cannot_be_read_the_rest_is_shown_and_the_gap_is_told() {
+async fn beside_an_unreadable_file_the_rest_is_shown_with_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let log = EventLog::open(dir.path(), &small()).unwrap();
     for _ in 0..60 {
@@ -340,7 +340,7 @@ async fn of_a_file_that_cannot_be_read_the_rest_is_shown_and_the_gap_is_told() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_later_version_is_passed_over_and_is_no_gap() {
+async fn an_event_of_a_later_version_is_skipped_without_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(format!("events-{:020}.jsonl", 1));
     let later = r#"{"schema":1,"seq":2,"wall_ns":0,"mono_ns":0,"event":"of the next version"}"#;
@@ -357,7 +357,7 @@ async fn an_event_of_a_later_version_is_passed_over_and_is_no_gap() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_version_wrote_of_its_losses_is_told_once() {
+async fn losses_written_by_an_earlier_version_are_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let event = |seq, what| {
         let (schema, subject) = (SCHEMA, Subject::daemon());

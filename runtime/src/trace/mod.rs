@@ -1,14 +1,13 @@
-//! Event log: it feeds the timeline, the stream of `cairn timeline -f` and the
-//! file that outlives the daemon.
+//! The event log. It feeds the timeline, `cairn timeline -f`, and files that outlive the daemon.
 //!
 //! ```text
-//!   pod steps ─┐                    ┌─► subscribers that follow
+//!   pod steps ─┐                    ┌─► following subscribers
 //!   hooks ─────┼─► EventLog::record ┤
 //!   plugins ───┘    (never blocks)  └─► queue (bounded) ──► writer thread ──► JSON lines, rotated
-//!                                                              └─ what the disk refuses waits (bounded)
+//!                                                              └─ kept if the disk fails (bounded)
 //! ```
-//! Whoever records says what happened, never how it is to look: `cli/timeline.rs` alone decides
-//! that, from events alone. No event has a field for an environment value.
+//! Recorders state what happened, never how to show it: only `cli/timeline.rs` decides that, from
+//! events alone. No event has a field for an environment value.
 
 #![expect(
     clippy::disallowed_methods,

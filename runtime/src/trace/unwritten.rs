@@ -1,5 +1,4 @@
-//! Events that the disk refused: they wait here, in order and bounded, are shown to readers meanwhile, and are written when
-//! there is room again.
+//! Events that could not be written: kept in order and bounded, shown to readers, and retried.
 
 use std::{
     collections::VecDeque,
@@ -9,10 +8,10 @@ use std::{
 
 use super::{event::Event, files::Rotating};
 
-/// Lines that are written by one `write(2)`.
+/// Lines for one `write(2)`.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Of the first event.
+    /// The first event's number.
     seq: u64,
     events: u64,
     lines: Vec<u8>,
@@ -22,7 +21,7 @@ pub(super) struct Batch {
 pub(super) struct Unwritten {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// More than this, and the oldest are lost.
+    /// Beyond this the oldest are lost.
     max_bytes: usize,
 }
 
@@ -35,7 +34,7 @@ impl Batch {
         let before = self.lines.len();
         match serde_json::to_writer(&mut self.lines, event) {
             Ok(()) => self.lines.push(b'\n'),
-            // Cannot happen for these types; half a line would be worse than none.
+            // Cannot happen for these types; a partial line would be worse.
             Err(_) => self.lines.truncate(before),
         }
     }
@@ -59,10 +58,10 @@ impl Unwritten {
         self.batches.push_back(batch);
     }
 
-    /// Writes what it can, oldest first.
+    /// Writes as many as possible, oldest first.
     ///
     /// # Errors
-    /// What the first batch that is still here was refused for.
+    /// The reason for the first remaining batch.
     pub(super) fn write(&mut self, files: &mut Rotating) -> io::Result<()> {
         while let Some(batch) = self.batches.front() {
             files.append(batch.seq, &batch.lines)?;
@@ -72,7 +71,7 @@ impl Unwritten {
         Ok(())
     }
 
-    /// Drops the oldest of what is too much, and counts it in `lost`.
+    /// Drops the oldest beyond the limit, and counts them in `lost`.
     pub(super) fn bound(&mut self, lost: &AtomicU64) {
         while self.bytes > self.max_bytes
             && self.batches.len() > 1
@@ -83,7 +82,6 @@ impl Unwritten {
         }
     }
 
-    /// All lines, in order.
     pub(super) fn lines(&self) -> Vec<u8> {
         let batches = self.batches.iter();
         batches.flat_map(|batch| &batch.lines).copied().collect()

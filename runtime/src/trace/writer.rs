@@ -1,5 +1,5 @@
-//! The thread that writes the event log. It alone touches the files that are being written; nobody
-//! waits for it but [`EventLog::flush`](super::log::EventLog::flush).
+//! The thread that writes the event log. Only this thread writes its files; only
+//! [`EventLog::flush`](super::log::EventLog::flush) waits for it.
 
 use super::event::Event;
 use super::files::Rotating;
@@ -11,28 +11,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Stack of the writer: it formats and writes, nothing is nested.
+/// Stack of the writer, which has no deep calls.
 pub(super) const STACK: usize = 256 << 10;
-/// Events that are written by one `write(2)` at most.
+/// Limit of events per `write(2)`.
 const BATCH: u64 = 256;
 
-/// Between two writes. What is recorded meanwhile is written together: in the way of a plugin's call, to wake the writer
-/// would cost as much as the call.
+/// Pause between two writes, which batches events. Waking the writer within a plugin's call would
+/// cost as much as the call.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What the disk refused is tried again after so long, also where nothing happens.
+/// Retry interval after a failed write, also without new events.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Message of the log to its writer.
 pub(super) enum Job {
     Write(Arc<Event>),
-    /// Answered when all jobs before it are done.
+    /// Answered after all earlier jobs.
     Flush(oneshot::Sender<()>),
 }
 
-/// What the log and its writer share.
+/// Shared by the log and its writer.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Events that will be in no file: they found the queue full, or were too much to wait for the disk.
+    /// Events in no file: the queue was full, or too many waited for the disk.
     pub lost: AtomicU64,
     pub unwritten: Mutex<Unwritten>,
 }
@@ -67,12 +66,12 @@ pub(super) fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) 
         drop(unwritten);
         if let (Err(error), false) = (&written, failing) {
             tracing::warn!(
-                "event log: write: {error}; events stay in memory until this works again"
+                "event log: write: {error}; events stay in memory and are retried every {AGAIN:?}"
             );
         }
         failing = written.is_err();
         for waiting in flushes {
-            // Whoever waited may have gone.
+            // The waiting task may have ended.
             let _ = waiting.send(());
         }
         std::thread::sleep(PAUSE);

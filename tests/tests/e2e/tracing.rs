@@ -250,7 +250,12 @@ async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
             count.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let lines = || daemon.log().matches("tracing: spans do not get to").count();
+    let lines = || {
+        daemon
+            .log()
+            .matches("tracing: cannot send spans to")
+            .count()
+    };
     let begun = Instant::now();
     let pod = daemon.cri().pod("untold").await;
     let container = pod.sleeper("one").await;
@@ -282,7 +287,7 @@ async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
     assert!(
         daemon
             .log()
-            .contains("spans get to http://127.0.0.1:4317 again")
+            .contains("sending spans to http://127.0.0.1:4317 again")
     );
 }
 
@@ -373,7 +378,7 @@ async fn a_collector_by_https_is_believed_if_this_machine_vouches_for_it() {
     std::fs::copy(&other, trusted.path()).expect("copied");
     daemon.serve().await;
     tried(&daemon).await;
-    let told = format!("tracing: spans do not get to https://{COLLECTOR}: ");
+    let told = format!("tracing: cannot send spans to https://{COLLECTOR}, ");
     until("it is not believed", || async {
         daemon.log().contains(&told).then_some(())
     })

@@ -1,5 +1,5 @@
-//! System calls that no crate offers as safe functions. All `unsafe` of the monitor's library, but for a call in
-//! `mount_tree.rs` and one in `tail.rs`, is in this one file, to be judged as a whole.
+//! System calls that no crate wraps safely. All `unsafe` of the monitor's library is here, except
+//! one call in `mount_tree.rs` and one in `tail.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -23,7 +23,7 @@ pub struct Cpu {
     pub period: u64,
 }
 
-/// -1 is the last error.
+/// Converts -1 to the last error.
 fn check(ret: impl Into<c_long>) -> io::Result<c_long> {
     match ret.into() {
         -1 => Err(io::Error::last_os_error()),
@@ -31,7 +31,7 @@ fn check(ret: impl Into<c_long>) -> io::Result<c_long> {
     }
 }
 
-/// Calls that take numbers only: whatever these are, the kernel touches no memory of ours.
+/// Calls that take only numbers: whatever their values, the kernel touches none of our memory.
 enum Plain {
     CloseRange { first: u32, last: u32, flags: u32 },
     DupTo { from: RawFd, to: RawFd },
@@ -54,7 +54,7 @@ impl Plain {
             ],
             Plain::DupTo { from, to } => [libc::SYS_dup3, from.into(), to.into(), 0],
             Plain::IoPriority(value) => [libc::SYS_ioprio_set, WHO_PROCESS, 0, value.into()],
-            // No name: a keyring of nobody else.
+            // Without a name: nobody else has this keyring.
             Plain::JoinNewSessionKeyring => [libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0, 0],
             Plain::LeaveTerminal(fd) => {
                 let request = libc::TIOCNOTTY as c_long;
@@ -62,23 +62,21 @@ impl Plain {
             }
             Plain::Unshare(flags) => [libc::SYS_unshare, flags.into(), 0, 0],
         };
-        // SAFETY: none of these calls takes an address, or takes null where it could; nobody here unshares descriptors, which
-        // threads would not expect.
+        // SAFETY: none of these calls takes an address, or it is null; none unshares descriptors.
         check(unsafe { libc::syscall(call, first, second, third) })
     }
 }
 
-/// Which side of a fork this is.
 pub enum Fork {
     Parent(i32),
     Child,
 }
 
-/// `clone3` like fork, the child straight in a cgroup v2 directory if one is given. Fails in a process of several threads.
-/// The child ends by execve or `exit_now`.
+/// Forks by `clone3`, directly into a cgroup v2 directory if given. Fails in a multi-threaded
+/// process. The child ends by execve or `exit_now`.
 pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
-    /// The places of `exit_signal` and `cgroup` among the eleven numbers of clone3's argument.
+    /// Positions of `exit_signal` and `cgroup` in the eleven numbers of clone3's argument.
     const EXIT_SIGNAL: usize = 4;
     const CGROUP: usize = 10;
     let mut args = [0u64; 11];
@@ -87,25 +85,25 @@ pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
         args[0] = INTO_CGROUP;
         args[CGROUP] = fd.as_raw_fd() as u64;
     }
-    // Does nothing but to fail where there is another thread: it might hold a lock that the child would wait for.
+    // Only fails, if there is another thread: it might hold a lock that the child needs.
     Plain::Unshare(libc::CLONE_THREAD).call()?;
-    // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything, stack included, and there
-    // is no thread that it would miss.
+    // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything,
+    // stack included, and there is no other thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_mut_ptr(), size_of_val(&args)) };
     side(pid)
 }
 
-/// A copy of this process as its sibling: a child of its parent, in the pid namespace that was chosen for children.
-/// Answers its pid in the caller's pid namespace.
+/// Clones this process as its sibling: a child of its parent, in the pid namespace chosen for
+/// children. Returns its pid in the caller's pid namespace.
 ///
 /// # Safety
-/// The process has one thread. (It may be under a seccomp profile here, by which the question of [`fork_into`] is refused.)
+/// The process has one thread. (A seccomp profile, if loaded, would refuse [`fork_into`]'s check.)
 pub unsafe fn fork_sibling() -> io::Result<Fork> {
-    // By clone(2): the seccomp profiles that are in use refuse clone3, whose flags they cannot look at. The exit signal
-    // of a sibling is the caller's own, whatever is given.
+    // By clone(2): common seccomp profiles refuse clone3, whose flags they cannot see. A sibling's
+    // exit signal is always the caller's own.
     let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: no new stack and no CLONE_VM: the child has a copy of everything, stack included. The order of the unused
-    // arguments differs between architectures; all are zero.
+    // SAFETY: no new stack and no CLONE_VM: the child has a copy of everything, stack included. The
+    // order of the unused arguments differs between architectures; all are zero.
     let pid = unsafe { libc::syscall(libc::SYS_clone, c_long::from(flags), 0, 0, 0, 0) };
     side(pid)
 }
@@ -117,23 +115,23 @@ fn side(pid: c_long) -> io::Result<Fork> {
     })
 }
 
-/// Ends the process without running anything of it.
+/// Ends the process at once, without destructors or exit handlers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes no pointer and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// A signal by its number, real-time ones included.
+/// A signal by its number, including real-time ones.
 pub(super) fn signal(number: i32) -> io::Result<Signal> {
     if !(1..=64).contains(&number) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: the kernel knows the number. It is sent to processes of containers, not waited for or handled here:
-    // what our libc keeps some of them for is not touched.
+    // SAFETY: the kernel knows the number. Signals are sent to containers, not awaited or handled
+    // here, so those reserved by our libc are unaffected.
     Ok(unsafe { Signal::from_raw_unchecked(number) })
 }
 
-/// Leaves these namespaces for new ones.
+/// Moves to new namespaces of these kinds.
 pub fn unshare_namespaces(kinds: UnshareFlags) -> io::Result<()> {
     let namespaces = UnshareFlags::NEWCGROUP
         | UnshareFlags::NEWIPC
@@ -151,8 +149,8 @@ pub fn unshare_namespaces(kinds: UnshareFlags) -> io::Result<()> {
 
 /// Blocks these signals and waits for one of them.
 pub fn wait_signal(signals: &[i32]) -> io::Result<i32> {
-    // SAFETY: `set` is a plain value that sigemptyset initialises before anything reads it; the other calls get
-    // pointers to it and to `signal`, both alive throughout.
+    // SAFETY: sigemptyset initialises `set` before anything reads it; the other calls get pointers
+    // to it and to `signal`, both alive throughout.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);
@@ -170,10 +168,9 @@ pub fn wait_signal(signals: &[i32]) -> io::Result<i32> {
     }
 }
 
-/// Blocks SIGCHLD and returns a descriptor that tells of it.
+/// Blocks SIGCHLD and returns a descriptor that becomes readable for it.
 pub fn child_signal_fd() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by sigemptyset before use and outlives the calls; the kernel just gave out the
-    // descriptor.
+    // SAFETY: sigemptyset initialises the set, which outlives the calls; the descriptor is new.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -192,14 +189,15 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Nothing blocked, nothing ignored or handled: what a new program expects. By raw calls: libc keeps signals 32 and 33
-/// to itself, and a daemon may have inherited them ignored.
+/// Resets all signals to unblocked and SIG_DFL, as a new program expects. Uses raw calls: libc
+/// reserves signals 32 and 33, and a daemon may have inherited them ignored.
 pub fn default_signals() {
-    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask. Larger than any architecture's.
+    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask; larger than any of
+    /// them.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET: usize = 8;
-    // SAFETY: SIG_DFL is no function of ours; the kernel reads at most what is there; signals that cannot be changed
-    // fail harmlessly.
+    // SAFETY: SIG_DFL is not a function of ours; the kernel reads at most this array; signals that
+    // cannot be changed fail harmlessly.
     unsafe {
         for signal in 1..=64 {
             libc::syscall(
@@ -221,31 +219,29 @@ pub fn default_signals() {
     }
 }
 
-/// Gives up the controlling terminal, as the leader of its session: another may take it. Of the SIGHUP that its processes
-/// get, of which we are one, we see nothing.
+/// Gives up the controlling terminal as the session's leader. Ignores the SIGHUP that follows.
 pub fn leave_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: SIG_IGN is no function of ours.
+    // SAFETY: SIG_IGN is not a function of ours.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     Plain::LeaveTerminal(fd.as_raw_fd()).call().map(drop)
 }
 
-/// `to` becomes another descriptor of what `from` is, not close-on-exec. Fails where they are one.
+/// Duplicates `from` to the number `to`, not close-on-exec. Fails if they are equal.
 pub fn dup_to(from: RawFd, to: RawFd) -> io::Result<()> {
     Plain::DupTo { from, to }.call().map(drop)
 }
 
-/// Closes every descriptor from 3 on but these.
+/// Closes every descriptor from 3 on except these.
 ///
 /// # Safety
-/// Nothing that owns one of the closed is used or dropped afterwards: the caller is a child about to execve or
-/// `exit_now`.
+/// The caller is a child about to execve or `exit_now`: no closed descriptor is used or dropped.
 pub unsafe fn close_all_but(keep: &mut [RawFd]) {
     keep.sort_unstable();
     let mut first = 3u32;
     for fd in keep.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
         if fd > first {
             let last = if fd == u32::MAX { fd } else { fd - 1 };
-            let _cannot_fail = close_range(first, last, 0);
+            let _ = close_range(first, last, 0); // cannot fail
         }
         first = first.max(fd.saturating_add(1));
     }
@@ -254,24 +250,24 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
 /// Closes every descriptor.
 ///
 /// # Safety
-/// Nothing that owns one, or uses one of the first three, is used or dropped afterwards.
+/// No owner of a descriptor, and none of the first three, is used or dropped afterwards.
 pub unsafe fn close_all() {
-    let _cannot_fail = close_range(0, u32::MAX, 0);
+    let _ = close_range(0, u32::MAX, 0); // cannot fail
 }
 
-/// Closes every descriptor from 3 on that could lead to a file: all but sockets, pipes, and those to keep.
+/// Closes every descriptor from 3 on that could lead to a file: keeps sockets, pipes, and `keep`.
 ///
 /// # Safety
-/// Nothing that owns one of the closed is used or dropped afterwards: the caller is a child that ends by execve or
-/// `exit_now`.
+/// The caller is a child that ends by execve or `exit_now`: no closed descriptor is used or
+/// dropped.
 pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
-    /// The kernel gives the lowest free number: beyond so many free ones nothing is that is needed. What may be there is
-    /// closed unseen.
+    /// The kernel gives out the lowest free number: beyond this many free ones all are unneeded.
     const FREE: RawFd = 128;
     let mut end = keep.iter().copied().max().unwrap_or(2).max(2) + 1 + FREE;
     let mut fd = 3;
     while fd < end {
-        // SAFETY: borrowed for fstat alone, which fails where nothing is open; the caller vouches for the owners.
+        // SAFETY: borrowed for fstat, which fails on a closed number; the caller guarantees the
+        // owners.
         unsafe {
             if let Ok(stat) = fstat(BorrowedFd::borrow_raw(fd)) {
                 let stays = matches!(
@@ -286,20 +282,20 @@ pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
         }
         fd += 1;
     }
-    let _cannot_fail = close_range(end as u32, u32::MAX, 0);
+    let _ = close_range(end as u32, u32::MAX, 0); // cannot fail
 }
 
 fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
     Plain::CloseRange { first, last, flags }.call().map(drop)
 }
 
-/// Marks every descriptor from `first` on close-on-exec.
+/// Marks every descriptor from `first` on as close-on-exec.
 pub fn cloexec_from(first: u32) -> io::Result<()> {
     const CLOEXEC: u32 = 4;
     close_range(first, u32::MAX, CLOEXEC)
 }
 
-/// Waits for one of the descriptors, at most `timeout` milliseconds (-1: for ever). EINTR is no error.
+/// Waits for one of the descriptors, at most `timeout` milliseconds (-1: no limit), or for EINTR.
 pub fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
     // SAFETY: fds is valid for its length.
     match check(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, timeout) }) {
@@ -308,7 +304,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
     }
 }
 
-/// [`poll`] for one descriptor; answers what is to be had of it.
+/// [`poll`] for one descriptor; returns its events.
 pub fn poll_one(fd: BorrowedFd<'_>, events: i16, timeout: i32) -> io::Result<i16> {
     let mut fds = [libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -355,7 +351,7 @@ pub fn set_scheduler(pid: i32, cpu: &Cpu) -> io::Result<()> {
 
 /// set_mempolicy(2) of this process; bit n of `nodes` is node n.
 pub fn set_memory_policy(mode: u32, nodes: &[u64]) -> io::Result<()> {
-    // The kernel takes one bit less than it is told.
+    // The kernel uses one bit less than the given length.
     let bits = match nodes.len() {
         0 => 0,
         words => words * 64 + 1,
@@ -364,21 +360,21 @@ pub fn set_memory_policy(mode: u32, nodes: &[u64]) -> io::Result<()> {
         [] => std::ptr::null(),
         words => words.as_ptr(),
     };
-    // SAFETY: null, or an array of the length that is told.
+    // SAFETY: null, or an array of the given length.
     check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode as c_int, mask, bits) }).map(drop)
 }
 
-/// A session keyring of its own for this process and its children: they can neither read nor keep alive the keys of
-/// whoever started them.
+/// Gives this process and its children a session keyring of their own: they can neither read nor
+/// keep alive the keys of their starter.
 pub fn own_session_keyring() -> io::Result<()> {
     match Plain::JoinNewSessionKeyring.call() {
-        // A kernel without keyrings, or an outer container that keeps them from us: then nobody has keys there.
+        // The kernel has no keyrings, or an outer container forbids them.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// Loads a seccomp filter: classic BPF, eight bytes an instruction.
+/// Loads a seccomp filter: classic BPF, eight bytes per instruction.
 pub fn load_filter(program: &[libc::sock_filter], flags: u32) -> io::Result<()> {
     let fprog = libc::sock_fprog {
         len: program.len() as u16,
@@ -396,14 +392,14 @@ pub fn load_filter(program: &[libc::sock_filter], flags: u32) -> io::Result<()> 
     check(ret).map(drop)
 }
 
-/// Pointers for execve, made before anything is confined.
+/// Pointers for execve, built before the process is confined.
 pub struct ExecVector {
     _owned: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
 impl ExecVector {
-    /// Fails on an item with a NUL inside.
+    /// Fails on an item that contains NUL.
     pub fn new(items: &[Vec<u8>]) -> Result<ExecVector, std::ffi::NulError> {
         let owned = items
             .iter()

@@ -1,7 +1,8 @@
-//! Reports of this helper: messages on the report socket, also from the processes libcontainer forks.
+//! Reports of this helper on the report socket, also from processes that libcontainer forks.
 //!
-//! A tracing subscriber sends each ERROR line at once, by write(2) on an inherited descriptor, so that it also works
-//! after pivot_root. libcontainer's returned errors are shallow; its first ERROR line names path and cause.
+//! A tracing subscriber sends each ERROR line at once, by write(2) on an inherited descriptor,
+//! which works after pivot_root too. libcontainer's errors are shallow; its first ERROR line names
+//! path and cause.
 
 use std::fmt::Write as _;
 
@@ -14,29 +15,29 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::inherited;
 
-/// Whether descriptor 6 is a socket, which only the monitor hands out.
+/// Whether descriptor 6 is a socket: only the monitor passes one.
 pub(crate) fn has_socket() -> bool {
     std::fs::read_link(format!("/proc/self/fd/{REPORT_FD}"))
         .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
 pub(crate) fn send(report: &Report) {
-    let _nobody_listens = sys::write(inherited::report(), &report.encode());
+    let _ = sys::write(inherited::report(), &report.encode()); // the monitor may be dead
 }
 
-/// Makes libcontainer's ERROR lines reports.
+/// Turns libcontainer's ERROR lines into reports.
 pub(crate) fn install() {
-    let _only_once = tracing::subscriber::set_global_default(Errors);
+    let _ = tracing::subscriber::set_global_default(Errors); // the only call
 }
 
-/// An error with all its causes, in one line.
+/// An error and its causes, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
         if !text.contains(&cause_text) {
-            let _infallible = write!(text, ": {cause_text}");
+            let _ = write!(text, ": {cause_text}");
         }
         source = cause.source();
     }
@@ -67,7 +68,7 @@ impl Subscriber for Errors {
         event.record(&mut line);
         let mut text = line.message;
         if !line.fields.is_empty() {
-            let _infallible = write!(text, " ({})", line.fields.trim_start_matches(", "));
+            let _ = write!(text, " ({})", line.fields.trim_start_matches(", "));
         }
         send(&Report::Error(text.replace('\n', " ")));
     }
@@ -85,11 +86,11 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        // Arguments may hold secrets.
+        // Arguments may contain secrets.
         if self.fields.len() > MAX || field.name() == "args" {
             return;
         }
-        let _infallible = match field.name() {
+        let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, ", {name}: {value:?}"),
         };
