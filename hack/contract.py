@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
-SUITE = REPO / "tests/src/bin/nri-contract"
+SUITE = REPO / "nri/contract"
 RUNTIMES = ["cairn", "containerd", "crio"]
 BEGIN = "<!-- hack/contract --table: begin -->"
 END = "<!-- hack/contract --table: end -->"
@@ -163,7 +163,7 @@ def violation(name, entry, scratch, fast):
 
 def by_nri(name, test):
     """Whether this test of the crate nri is red by the violation; hack/test's choice of features."""
-    command = ["cargo", "test", "--quiet", "--workspace", "--features", "cairn/fault,nri/stub,nri/fuzzing"]
+    command = ["cargo", "test", "--quiet", "--workspace", "--features", "cairn/fault"]
     targets = sorted(path.stem for path in (REPO / "nri/tests").glob("*.rs"))
     command += [word for target in targets for word in ("--test", target)] + ["--no-fail-fast", "--", test]
     done = subprocess.run(command, cwd=REPO, env=os.environ | {"NRI_VIOLATE": name}, capture_output=True, text=True)

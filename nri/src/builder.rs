@@ -13,7 +13,11 @@ use crate::{
     shared::Shared,
     source::Source,
     validate::DefaultValidator,
-    wire::{mux::Watches, rpc::Metadata, transport},
+    wire::{
+        mux::{Watch, Watches},
+        rpc::Metadata,
+        transport,
+    },
 };
 
 /// Collects what [`Adaptation`] needs.
@@ -120,10 +124,13 @@ impl Builder {
         self
     }
 
-    /// Records what is said on every connection of a plugin.
-    #[cfg(feature = "record")]
-    pub fn record(mut self, recorder: crate::record::Recorder) -> Self {
-        self.watches = Some(Arc::new(move || Box::new(recorder.connection())));
+    /// Shows the bytes of every connection of a plugin to a [`Watch`] of its own, such as a connection of a recording
+    /// (the package nri-record).
+    pub fn watch<W: Watch + 'static>(
+        mut self,
+        watch: impl Fn() -> W + Send + Sync + 'static,
+    ) -> Self {
+        self.watches = Some(Arc::new(move || Box::new(watch())));
         self
     }
 

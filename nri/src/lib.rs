@@ -143,11 +143,10 @@ mod dispatch;
 mod establish;
 mod failed_joins;
 mod fields;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod gone;
 mod identity;
+#[doc(hidden)]
+pub mod internals;
 mod join;
 mod kept;
 mod launch;
@@ -168,8 +167,6 @@ mod plugin_list;
 mod plugin_side;
 pub mod policy;
 pub mod read;
-#[cfg(feature = "record")]
-pub mod record;
 mod register;
 mod roster;
 mod rt;
@@ -180,13 +177,11 @@ mod shorten;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod source;
-#[cfg(feature = "testing")]
-pub mod testing;
 pub mod validate;
 mod validators;
 #[doc(hidden)]
 pub mod violate;
-mod wire;
+pub mod wire;
 
 /// The messages on the wire.
 pub use proto_nri as proto;
@@ -219,6 +214,7 @@ pub use source::{BoxFuture, FailedUpdate, Snapshot, Source};
 pub use wire::{
     error::TransportError,
     event::{HookRequest, is_plain},
+    mux::Watch,
     rpc::{CallError, Code, Status},
     version::{NRI_VERSION, Version, runtime_nri_version},
 };

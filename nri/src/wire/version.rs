@@ -33,7 +33,7 @@ pub enum Version {
 
 impl Version {
     /// The service a plugin of this version serves (NRI-130, NRI-1000).
-    pub(crate) fn plugin_service(self) -> &'static str {
+    pub fn plugin_service(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Plugin",
             Self::V1Beta1 => "nri.pkg.api.v1beta1.Plugin",
@@ -41,7 +41,7 @@ impl Version {
     }
 
     /// The service a plugin of this version calls.
-    pub(crate) fn runtime_service(self) -> &'static str {
+    pub fn runtime_service(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Runtime",
             Self::V1Beta1 => "nri.pkg.api.v1beta1.Runtime",

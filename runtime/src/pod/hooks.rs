@@ -12,7 +12,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Handlers, PluginId, Turn, record::Recorder};
+use nri::{Adaptation, Handlers, PluginId, Turn};
+use nri_record::Recorder;
 use proto_cri::v1 as cri;
 use proto_nri::Event;
 
@@ -113,7 +114,8 @@ impl Hooks {
         let plugins = Arc::new(plugins);
         let mut builder = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"));
         if let Some(recorder) = recording::begin(&config.nri)? {
-            builder = builder.record(recorder.clone());
+            let watched = recorder.clone();
+            builder = builder.watch(move || watched.connection());
             let _ = self.recorder.set(recorder);
         }
         let mut settings = config.nri_settings();

@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use crate::sim::Memory;
 
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
     Unix(UnixStream),
     #[cfg(feature = "sim")]
     Memory(Memory),
