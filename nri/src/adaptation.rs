@@ -16,7 +16,7 @@ use crate::{
     roster::Roster,
     settings::Timeouts,
     shared::Shared,
-    validators, violate,
+    validators,
     wire::event::HookRequest,
 };
 
@@ -76,14 +76,10 @@ impl Adaptation {
     /// connect from now on, are synchronised after the turn.
     pub async fn turn(&self, event: Event) -> Turn {
         let shared = &**self.shared;
-        let turn = match violate::is("no-turn") {
-            true => Arc::default(),
-            false => shared.turn.clone(),
-        };
         let deadline = Instant::now() + shared.longest_join();
         loop {
             shared.roster.joined(event, deadline).await;
-            let guard = turn.clone().lock_owned().await;
+            let guard = shared.turn.clone().lock_owned().await;
             if shared.roster.begin_turn(event, Instant::now() >= deadline) {
                 return Turn {
                     roster: shared.roster.clone(),

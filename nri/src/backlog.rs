@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use crate::{
     owners::PluginId,
     plugin::Session,
-    violate,
     wire::event::{HookRequest, container_id, pod_id},
 };
 
@@ -164,18 +163,13 @@ impl Backlog {
                 true => kept.pop_front(),
                 false => None,
             };
-            let entry = Entry {
+            kept.push_back(Entry {
                 at: Instant::now(),
                 about,
                 event,
                 tries: 0,
                 owed_by,
-            };
-            match entry {
-                _ if violate::is("missed-events-lost") => {}
-                entry if violate::is("missed-events-reversed") => kept.push_front(entry),
-                entry => kept.push_back(entry),
-            }
+            });
             oldest
         });
         expired.extend(given_up.map(|entry| entry.about.event));

@@ -26,7 +26,6 @@ use crate::{
     settle::close_if_due,
     shared::Shared,
     shorten::LeftOut,
-    violate,
     wire::event::HookRequest,
     wire::rpc::CallError,
 };
@@ -60,7 +59,6 @@ impl From<Lane> for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(busy) = self.busy.take()
-            && !violate::is("busy-plugin-gets-another")
             && let Some(lane) = self.lane.take()
             && tokio::runtime::Handle::try_current().is_ok()
         {
@@ -141,10 +139,7 @@ async fn call<R: HookRequest>(
     deadline: Option<Instant>,
 ) -> Called<R::Reply> {
     let policy = &session.settings.policy;
-    let limit = match shared.timeouts().request_of(policy) {
-        limit if violate::is("request-timeout-tripled") => limit * 3,
-        limit => limit,
-    };
+    let limit = shared.timeouts().request_of(policy);
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(left) = left.filter(|left| *left < limit) {
         let busy = match policy.on_timeout() {

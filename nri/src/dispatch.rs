@@ -20,7 +20,6 @@ use crate::{
     rt,
     settle::{NOTHING, conclude, delivery},
     shared::Shared,
-    violate,
     wire::event::{HookRequest, container_id, pod_id},
 };
 
@@ -42,7 +41,6 @@ pub(crate) async fn dispatch<S: Operation>(
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut dispatch = shared.roster.begin_dispatch(event, pod, container);
-    let mut vetoed = None;
     while let Some(slot) = dispatch.next() {
         // On the heap: whoever calls us has a deep stack already.
         let visited = Box::pin(visit(
@@ -54,18 +52,8 @@ pub(crate) async fn dispatch<S: Operation>(
         ));
         let flow = visited.await;
         if let Flow::Abort(reason) = flow {
-            if violate::is("veto-asks-on") {
-                vetoed.get_or_insert(reason);
-                continue;
-            }
             return Err(told.refused(event, reason));
         }
-        if hides_teardown(event, &told) {
-            break;
-        }
-    }
-    if let Some(reason) = vetoed {
-        return Err(told.refused(event, reason));
     }
     let visited: Vec<_> = told.deliveries.iter().map(|d| d.plugin.clone()).collect();
     let there = |id: &PluginId| visited.contains(id);
@@ -85,19 +73,6 @@ async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Insta
     let limit = Instant::now() + shared.longest_join();
     let deadline = deadline.map_or(limit, |deadline| deadline.min(limit));
     shared.roster.cut_in(&required, deadline).await;
-}
-
-/// Broken on purpose: what befell one plugin keeps a teardown from those behind it.
-fn hides_teardown(event: Event, told: &Told) -> bool {
-    let last = told.deliveries.last().map(|delivery| &delivery.outcome);
-    Class::of(event) == Class::Teardown
-        && match last {
-            Some(Outcome::Refused(_)) if event == Event::StopPodSandbox => {
-                violate::is("stop-error-hides")
-            }
-            Some(Outcome::TimedOut) => violate::is("teardown-stops-at-timeout"),
-            _ => false,
-        }
 }
 
 impl Told {

@@ -15,7 +15,6 @@ use crate::{
     plugin_side::{handlers::Handlers, service::PluginService},
     register::{Registration, RuntimeService, Who},
     shared::Shared,
-    violate,
     wire::{
         discover::Found,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
@@ -120,10 +119,7 @@ async fn introduce(
     .await;
     let serving = serving.map_err(|e| format!("cannot serve it: {e}"))?;
     mux.start();
-    let limit = match shared.timeouts().registration {
-        limit if violate::is("registration-never-late") => limit * 100,
-        limit => limit,
-    };
+    let limit = shared.timeouts().registration;
     let registration = tokio::select! {
         biased;
         registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
@@ -209,10 +205,7 @@ async fn new_session(
         .ask("Configure", &request, limit)
         .await
         .map_err(|e| format!("configure {id}: {e}"))?;
-    let allowed = match violate::is("masked-events-sent") {
-        true => EventMask::ALL,
-        false => settings.policy.events,
-    };
+    let allowed = settings.policy.events;
     let wanted = EventMask::from_wire(reply.events).map_err(|e| e.to_string());
     let wanted = wanted.and_then(|wanted| settings.policy.check_events(wanted & allowed));
     let events = match wanted {

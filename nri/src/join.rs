@@ -28,7 +28,6 @@ use crate::{
     roster::{Joining, NotJoined},
     shared::Shared,
     source::Snapshot,
-    violate,
     wire::{
         discover::Found,
         mux::MuxError,
@@ -71,10 +70,6 @@ pub(crate) async fn synchronize(
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
         shared.count("Synchronize", &done);
         let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
-        if violate::is("later-parts-lost") && message.more {
-            // As if the rest had been sent.
-            break;
-        }
         if !takes_parts(&message, &reply) {
             return Err("synchronize-failed: the plugin cannot take the list in parts".to_owned());
         }
@@ -176,9 +171,7 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
     if session.settings.policy.must_run {
         kept::send_from_now(shared, slot, session);
     }
-    if let Some(old) = replaced
-        && !violate::is("replaced-plugin-stays")
-    {
+    if let Some(old) = replaced {
         match old.version {
             Version::V1Beta1 => shared.close(
                 &old,

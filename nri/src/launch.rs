@@ -20,7 +20,6 @@ use crate::{
     rt,
     settings::Restart,
     shared::{Shared, unknown},
-    violate,
     wire::{
         discover::{self, Found, LeftOut},
         error::TransportError,
@@ -200,8 +199,10 @@ impl Shared {
         let Some((session, found)) = ended else {
             return;
         };
-        let settled = session.was_dismissed() || violate::is("ended-plugin-not-restarted");
-        if settled || session.settings.restart == Restart::No || *self.stopping.borrow() {
+        if session.was_dismissed()
+            || session.settings.restart == Restart::No
+            || *self.stopping.borrow()
+        {
             return;
         }
         self.launch_later(found, session.age());

@@ -179,8 +179,6 @@ pub mod sim;
 mod source;
 pub mod validate;
 mod validators;
-#[doc(hidden)]
-pub mod violate;
 pub mod wire;
 
 /// The messages on the wire.

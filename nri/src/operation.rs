@@ -21,7 +21,6 @@ use crate::{
     permit::Restrict,
     policy::{OnDenied, Outcome, PluginPolicy},
     shorten::LeftOut,
-    violate,
     wire::event::HookRequest,
 };
 
@@ -139,7 +138,7 @@ fn permit<A: Restrict>(
     policy: &PluginPolicy,
     answer: &mut A,
 ) -> Result<(), Outcome> {
-    if policy.fields == FieldMask::ALL || violate::is("denied-field-passes") {
+    if policy.fields == FieldMask::ALL {
         return Ok(());
     }
     let denied = answer.restrict(policy.fields);
@@ -215,18 +214,11 @@ impl Operation for CreateMerge {
             evictions: reply.evict.len(),
             left_out: Vec::new(),
         };
-        let values = match violate::is("env-values-in-errors") {
-            true => format!("{:?}", reply.adjust.as_ref().map(|adjust| &adjust.env)),
-            false => String::new(),
-        };
         let taken = self.apply(plugin, reply);
         if contents.adjusted {
             contents.changed = self.owners().set_by(plugin);
         }
-        if violate::is("create-conflict-ignored") {
-            return Ok(contents);
-        }
-        taken.map_err(|e| Outcome::Conflict(format!("{e}{values}")))?;
+        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
         Ok(contents)
     }
 }
@@ -250,11 +242,8 @@ impl Operation for UpdateMerge {
             evictions: reply.evict.len(),
             ..AnswerContents::default()
         };
-        let taken = self.apply(plugin, reply);
-        if violate::is("update-conflict-ignored") {
-            return Ok(contents);
-        }
-        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        self.apply(plugin, reply)
+            .map_err(|e| Outcome::Conflict(e.to_string()))?;
         Ok(contents)
     }
 }

@@ -11,7 +11,6 @@ use crate::{
     plugin_side::service::{Call, PluginService},
     policy,
     shorten::{self, LeftOut, shorten},
-    violate,
     wire::event::{HookRequest, Wire},
     wire::rpc::{CallError, Client, Code, Extra, ROOM, Status},
     wire::version::{Style, StyleCell, Version},
@@ -178,9 +177,6 @@ impl Peer {
                 return (answer, false);
             }
         }
-        if violate::is("state-change-not-sent") {
-            return (Ok(R::Reply::default()), true);
-        }
         let limit = limit.saturating_sub(begun.elapsed());
         let change = StateChangeEvent {
             event: R::EVENT as i32,
@@ -193,9 +189,6 @@ impl Peer {
 
     /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
     pub(crate) async fn shutdown(&self, reason: &str, limit: Duration) {
-        if violate::is("closed-without-goodbye") {
-            return;
-        }
         let limit = limit.min(SHUTDOWN_LIMIT);
         let alpha = matches!(
             self,
@@ -204,13 +197,10 @@ impl Peer {
                 ..
             }
         );
-        let reason = match violate::is("shutdown-without-reason") {
-            true => String::new(),
-            false => reason.to_owned(),
-        };
         let _: Result<Empty, _> = if alpha {
             self.ask("Shutdown", &Empty {}, limit).await
         } else {
+            let reason = reason.to_owned();
             self.ask("Shutdown", &ShutdownRequest { reason }, limit)
                 .await
         };

@@ -32,7 +32,6 @@ use proto_nri::{Event, FailurePolicy};
 use crate::{
     mask::{EventMask, FieldMask, event_name},
     owners::PluginId,
-    violate,
     wire::rpc::Status,
 };
 
@@ -218,16 +217,14 @@ impl PluginPolicy {
 
     /// Whether its failure to answer fails the operation.
     pub fn fails_request(&self) -> bool {
-        self.fail_request.unwrap_or(false) && !violate::is("fail-request-ignored")
+        self.fail_request.unwrap_or(false)
     }
 
     /// How many misses in a row close it; 0 for never.
     fn breaker(&self) -> u32 {
         match self.on_timeout() {
             OnTimeout::Close => 1,
-            OnTimeout::Skip if violate::is("breaker-fails-open") => 0,
             OnTimeout::Skip => self.breaker.unwrap_or(3),
-            OnTimeout::Keep if violate::is("keep-connected-ignored") => 1,
             OnTimeout::Keep => self.breaker.unwrap_or(0),
         }
     }
@@ -321,7 +318,7 @@ pub enum Late {
 /// Decides on a late answer to `event`; `ok` if it carries no error status.
 pub fn late(event: Event, ok: bool) -> Late {
     match event {
-        Event::CreateContainer if ok && !violate::is("late-create-not-undone") => Late::Undo,
+        Event::CreateContainer if ok => Late::Undo,
         _ => Late::Drop,
     }
 }
@@ -375,11 +372,9 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
 
 fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
     let class = Class::of(case.event);
-    let required = case.policy.required && !violate::is("required-ignored");
-    let missed = || required && !case.exempt && needs_required(case.event);
+    let missed = || case.policy.required && !case.exempt && needs_required(case.event);
     match outcome {
         Outcome::Answered | Outcome::NotSubscribed => false,
-        Outcome::Refused(_) if veto_ignored(case.event) => false,
         Outcome::Refused(_)
         | Outcome::Unsent(_)
         | Outcome::Conflict(_)
@@ -388,31 +383,11 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
             matches!(class, Class::Setup | Class::Validation)
         }
         Outcome::Joining | Outcome::Absent => missed(),
-        Outcome::TimedOut | Outcome::Lost(_) if failure_is_fatal(class, outcome) => true,
         Outcome::TimedOut | Outcome::Lost(_) | Outcome::Garbled(_) | Outcome::Skipped => {
             class == Class::Validation
                 || missed()
                 || (class == Class::Setup && case.policy.fails_request())
         }
-    }
-}
-
-/// Broken on purpose.
-fn failure_is_fatal(class: Class, outcome: &Outcome) -> bool {
-    class == Class::Setup
-        && match outcome {
-            Outcome::TimedOut => violate::is("late-plugin-fails-the-call"),
-            _ => violate::is("lost-plugin-fails-the-call"),
-        }
-}
-
-/// Broken on purpose.
-fn veto_ignored(event: Event) -> bool {
-    match event {
-        Event::RunPodSandbox => violate::is("run-veto-ignored"),
-        Event::StartContainer => violate::is("start-veto-ignored"),
-        Event::UpdatePodSandbox => violate::is("update-pod-veto-ignored"),
-        _ => false,
     }
 }
 
@@ -430,7 +405,7 @@ fn close(policy: &PluginPolicy, outcome: &Outcome, misses: u32) -> Option<CloseR
         Outcome::Garbled(_) => Some(CloseReason::ProtocolError),
         Outcome::TimedOut | Outcome::Skipped => {
             let breaker = policy.breaker();
-            let due = breaker != 0 && misses >= breaker && !violate::is("late-plugin-stays");
+            let due = breaker != 0 && misses >= breaker;
             due.then_some(CloseReason::RequestTimeout)
         }
         _ => None,

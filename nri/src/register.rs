@@ -25,7 +25,6 @@ use crate::{
     pace,
     shared::Shared,
     source::FailedUpdate,
-    violate,
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
     wire::version::Version,
 };
@@ -195,7 +194,7 @@ impl Shared {
             let creating = creating.into_iter();
             failed.extend(creating.map(|update| FailedUpdate::new(update, "being created")));
             updates += ready.len();
-            if !ready.is_empty() && !violate::is("unsolicited-dropped") {
+            if !ready.is_empty() {
                 failed.extend(self.source.update(ready).await);
             }
         }
@@ -230,9 +229,6 @@ impl Shared {
             evictions,
         };
         self.tell_of(plugin, &event);
-        if violate::is("unsolicited-failures-hidden") {
-            failed.clear();
-        }
         failed.into_iter().map(|failed| failed.update).collect()
     }
 }

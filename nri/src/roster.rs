@@ -42,7 +42,6 @@ use crate::{
     owners::PluginId,
     plugin::Session,
     source::{Snapshot, Source},
-    violate,
 };
 
 pub(crate) use cut::WaitsForCut;
@@ -177,13 +176,9 @@ impl Roster {
     fn enter(self: &Arc<Self>, state: &mut RosterState, session: &Arc<Session>) -> Joining {
         let slot = Arc::new(Slot::new(session, state.next_instance()));
         let lane = slot.try_lane();
-        let seq = match violate::is("equal-indices-newest-first") {
-            true => 0,
-            false => slot.seq,
-        };
         let at = state
             .slots
-            .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), seq));
+            .partition_point(|s| (s.id.index.as_str(), s.seq) < (slot.id.index.as_str(), slot.seq));
         state.slots.insert(at, slot.clone());
         Joining {
             roster: self.clone(),
@@ -353,14 +348,7 @@ impl RosterState {
     /// What the runtime has, without what is being made and what is being removed.
     fn snapshot(&self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
-        if violate::is("join-misses-a-pod") {
-            all.pods.pop();
-        }
-        if violate::is("join-lists-nothing") {
-            all.containers.clear();
-        }
-        let twice = violate::is("join-tells-twice");
-        let made = |object: Object| twice || self.made.contains(&object);
+        let made = |object: Object| self.made.contains(&object);
         all.pods.retain(|p| made(Object::Pod(p.id.clone())));
         all.containers
             .retain(|c| made(Object::Container(c.id.clone())));
@@ -456,11 +444,7 @@ impl Dispatch {
         };
         // In order; then those that joined behind our back.
         let next = slots.iter().filter(fresh).find(after);
-        let next = match violate::is("plugins-in-order-of-joining") {
-            true => slots.iter().filter(fresh).min_by_key(|slot| slot.seq),
-            false => next.or_else(|| slots.iter().find(fresh)),
-        };
-        let next = next.cloned();
+        let next = next.or_else(|| slots.iter().find(fresh)).cloned();
         match next {
             Some(slot) => {
                 dispatch.visited.insert(slot.seq, slot.instance());

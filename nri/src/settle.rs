@@ -17,7 +17,6 @@ use crate::{
     plugin::Session,
     policy::{self, Case, Class, CloseReason, Flow, Outcome, Verdict},
     shared::Shared,
-    violate,
     wire::event::{HookRequest, container_id, pod_id},
 };
 
@@ -105,9 +104,7 @@ fn settle<R: HookRequest>(
     shared.count(event_name(delivery.event), &delivery);
     shared.observer.delivered(&delivery);
     told.deliveries.push(delivery);
-    if !violate::is("teardown-failure-hidden") {
-        told.failed = told.failed.take().or(verdict.failed);
-    }
+    told.failed = told.failed.take().or(verdict.failed);
     verdict.flow
 }
 

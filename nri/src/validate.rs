@@ -21,7 +21,6 @@ use crate::{
     mask::FieldMask,
     merge::{MergedCreate, clean_path},
     owners::{ContainerOwners, Owner, Owners, PluginId, removal},
-    violate,
 };
 
 /// Participation of one active plugin in the CreateContainer that is being validated.
@@ -54,8 +53,7 @@ pub fn request(merged: &MergedCreate, parts: &[Part]) -> ValidateContainerAdjust
         container: Some(merged.container.clone()),
         adjust: Some(merged.adjust.clone()),
         update: merged.update.clone(),
-        owners: (!violate::is("create-without-owners"))
-            .then(|| OwningPlugins::from(&merged.owners)),
+        owners: Some(OwningPlugins::from(&merged.owners)),
         plugins: present.map(instance).collect(),
     }
 }
@@ -98,9 +96,6 @@ pub fn verdict(
         })
         .collect();
     by.sort();
-    if violate::is("create-first-rejection-only") {
-        by.truncate(1);
-    }
     match by.is_empty() {
         true => Ok(()),
         false => Err(Rejected { by }),

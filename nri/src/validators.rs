@@ -20,7 +20,7 @@ use crate::{
     rt,
     settle::conclude,
     shared::Shared,
-    validate, violate,
+    validate,
     wire::rpc::one_line,
 };
 
@@ -138,10 +138,8 @@ async fn ask_validator(
     let answer = match (reply, flow) {
         (Some(mut reply), _) => {
             reply.reason = one_line(&reply.reason);
-            reply.reject &= !violate::is("create-rejection-ignored");
             Some(Ok(reply))
         }
-        (None, Flow::Abort(_)) if violate::is("create-silent-validator-accepts") => None,
         (None, Flow::Abort(reason)) => Some(Err(reason)),
         (None, Flow::Proceed) => None,
     };

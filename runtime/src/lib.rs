@@ -33,5 +33,4 @@ pub mod stats;
 pub mod store;
 pub mod stream;
 pub mod trace;
-pub mod violate;
 mod walk;

@@ -22,7 +22,6 @@ use cairn::{
     daemon::{log::Log, serve},
     inherited, memory,
     preflight::{self, State},
-    violate,
 };
 use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
@@ -140,20 +139,7 @@ fn run_check(arguments: Check) -> Result<bool, String> {
     Ok(report.state() != State::Fails)
 }
 
-fn run_daemon(mut serve: Serve) -> ExitCode {
-    match serve.violate.take().as_deref() {
-        None => {}
-        #[cfg(feature = "fault")]
-        Some("list") => {
-            print!("{}", violate::list());
-            return ExitCode::SUCCESS;
-        }
-        Some(name) => {
-            if let Err(error) = violate::arm(name) {
-                return report(Err(error));
-            }
-        }
-    }
+fn run_daemon(serve: Serve) -> ExitCode {
     let config = match serve.over_file().and_then(Config::check) {
         Ok(config) => config,
         Err(error) => {

@@ -12,10 +12,7 @@ use super::{
     sides::Sides,
     update::{Askers, EvictSet, MergedStop, UpdateSet},
 };
-use crate::{
-    owners::{ContainerOwners, Owners, PluginId},
-    violate,
-};
+use crate::owners::{ContainerOwners, Owners, PluginId};
 
 /// The merge of one CreateContainer.
 #[derive(Debug)]
@@ -93,9 +90,6 @@ impl CreateMerge {
         } = answer;
         if let Some(adjust) = adjust {
             self.sides(plugin).adjust(adjust)?;
-            if violate::is("create-unmerged") {
-                self.request.container = Some(self.pristine.clone());
-            }
         }
         for update in update {
             if update.container_id == self.pristine.id {

@@ -10,7 +10,6 @@ use proto_nri::{
 use super::{error::MergeError, resources};
 use crate::{
     owners::{Conflict, ContainerOwners, Owners, PluginId},
-    violate,
     wire::rpc::one_line,
 };
 
@@ -224,9 +223,7 @@ impl UpdateMerge {
         for eviction in evict {
             self.evict.add(plugin, eviction);
         }
-        if let Some(target) = self.updates.entries.first()
-            && !violate::is("later-update-sees-the-request")
-        {
+        if let Some(target) = self.updates.entries.first() {
             self.request.linux_resources = Some(target.resources.clone());
         }
         Ok(())
@@ -282,14 +279,8 @@ impl StopMerge {
     pub fn apply(&mut self, plugin: &PluginId, updates: Vec<ContainerUpdate>) -> Vec<Conflict> {
         updates
             .into_iter()
-            .filter_map(|update| {
-                let conflict = self.updates.add(plugin, update.clone()).err()?;
-                if violate::is("last-update-wins-at-stop") {
-                    self.updates = UpdateSet::default();
-                    self.updates.add(plugin, update).ok()?;
-                }
-                Some(*conflict)
-            })
+            .filter_map(|update| self.updates.add(plugin, update).err())
+            .map(|conflict| *conflict)
             .collect()
     }
 

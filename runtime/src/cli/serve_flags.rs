@@ -54,9 +54,6 @@ pub struct Serve {
     /// How log lines look.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<Format>,
-    /// For tests of test suites: break this rule of CONTRACT.md ("list" prints the names).
-    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "fault"))]
-    pub violate: Option<String>,
 }
 
 impl Serve {

@@ -28,7 +28,6 @@ use crate::{
     monitor::{self, Ending, Monitor, MonitorError},
     store,
     trace::{Action, EventLog},
-    violate,
 };
 
 /// Between two tries to write an exit down.
@@ -81,9 +80,7 @@ impl ContainerExit {
             Ending::Lost => self.lost(container).await,
         };
         let mut message = String::new();
-        if let Some(Eviction { plugin, reason }) = container.evicted.get()
-            && !violate::is("evicted-without-reason")
-        {
+        if let Some(Eviction { plugin, reason }) = container.evicted.get() {
             exit.message = format!("evicted by a plugin: {reason}");
             message = format!("evicted by {plugin}: {reason}");
         }
@@ -109,18 +106,14 @@ impl ContainerExit {
             Ok(_) => self.give_back(container).await,
             Err(_) => self.give_back_later(pod, container),
         }
-        match violate::is("exit-told-late") && !container.grace.is_set() {
-            true => container.set_exit_told(),
-            false => self.send_stop_hook(pod, container).await,
-        }
+        self.send_stop_hook(pod, container).await;
         written?;
         Ok(())
     }
 
     /// C-10, once in a container's life.
     pub async fn send_stop_hook(&self, pod: &Pod, container: &Container) {
-        let again = violate::is("exit-told-twice");
-        if container.cell.get().hooks.stop != Mark::Done || again {
+        if container.cell.get().hooks.stop != Mark::Done {
             self.stop_container_hook(pod, container).await;
             let told = container
                 .cell

@@ -9,7 +9,6 @@ use super::error::{Error, Kind, Result};
 use crate::{
     clock::nanoseconds,
     trace::{EventLog, Subject, What},
-    violate,
 };
 
 /// One pass through a contract point, for the event log. What each plugin answered in it is logged by
@@ -74,9 +73,6 @@ impl<'a> Point<'a> {
 
     pub(super) fn refused<T>(&self, refused: Refused) -> Result<T> {
         self.passed(Some(refused.reason.clone()));
-        if self.event == Event::RunPodSandbox && violate::is("run-veto-nameless") {
-            return Err(Error::failed("NRI: vetoed"));
-        }
         Err(Error::new(Kind::Failed, format!("NRI: {}", refused.reason)))
     }
 }

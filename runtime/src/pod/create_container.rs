@@ -29,7 +29,6 @@ use crate::{
     spans,
     store::{Cell, Store},
     trace::{Action, EventLog},
-    violate,
 };
 
 /// A step, for messages.
@@ -77,10 +76,8 @@ impl CreateContainer {
         request: CreateContainerRequest,
     ) -> Result<()> {
         match self.create(pod, container, &request).await {
-            Ok(told) => {
-                if !told {
-                    self.hooks.post_create_container(pod, container).await;
-                }
+            Ok(()) => {
+                self.hooks.post_create_container(pod, container).await;
                 Ok(())
             }
             Err(error) => {
@@ -91,13 +88,12 @@ impl CreateContainer {
         }
     }
 
-    /// And true where plugins were told of its end too early, on purpose.
     async fn create(
         &self,
         pod: &Pod,
         container: &Arc<Container>,
         request: &CreateContainerRequest,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let policies = &self.describe.policies;
         let handler = &pod.cell.get().runtime_handler;
         if policies.get(handler).is_none() {
@@ -130,10 +126,6 @@ impl CreateContainer {
         let specs = self.adjust(pod, container, &rootfs, specs).await?;
         fault::pass("container.create.record").await?;
         self.specs.write(&container.id, &specs).await?;
-        let told = violate::is("post-create-unlisted");
-        if told {
-            self.hooks.post_create_container(pod, container).await;
-        }
         container
             .cell
             .change(|record| {
@@ -145,7 +137,7 @@ impl CreateContainer {
         self.records.sync().await?;
         did(&self.log, pod, Some(container), Action::ContainerMade);
         self.events.tell(pod, Some(container), EventKind::Created);
-        Ok(told)
+        Ok(())
     }
 
     fn find_image(&self, config: &cri::ContainerConfig) -> Result<Arc<ImageRecord>> {
@@ -332,18 +324,10 @@ impl CreateContainer {
         Ok(specs)
     }
 
-    /// On purpose: plugins are asked about a container that is refused.
-    pub async fn ask_in_vain(&self, pod: &Pod, request: &CreateContainerRequest) {
-        let container = self.begin(pod, request);
-        let specs = Specs::new(oci_spec::runtime::Spec::default());
-        let _ = self.hooks.create_container(pod, &container, &specs).await;
-    }
-
     /// Reverse order; each step is idempotent, and what cannot be undone is swept at the next
     /// start of the daemon.
     pub async fn undo(&self, pod: &Pod, container: &Container) {
-        let silent = violate::is("create-veto-without-undo");
-        if container.cell.get().hooks.create != Mark::None && !silent {
+        if container.cell.get().hooks.create != Mark::None {
             // Stop and Remove to all (NRI-430); the caller fails already.
             self.exit.stop_container_hook(pod, container).await;
             let _ = self.hooks.remove_container(pod, container).await;

@@ -33,7 +33,7 @@ use super::{
     state::{Container, Pod},
     steps::Steps,
 };
-use crate::{trace::Subject, violate};
+use crate::trace::Subject;
 
 /// Requests that may wait for a step to end; more are refused.
 const MAX_WAITING: usize = 512;
@@ -141,19 +141,12 @@ impl Driver {
             Message::Create(request, reply) => self.create(request, reply),
             Message::Container { id, work, reply } => self.container(id, work, reply),
             Message::StopPod(reply) => {
-                let (stopped, work) = (self.pod.stopped(), self.work());
-                let again = stopped && !work.removing && violate::is("stop-twice");
-                let decision = admit::stop_pod(stopped && !again, work);
+                let decision = admit::stop_pod(self.pod.stopped(), self.work());
                 if decision == Decision::Wait {
                     return self.waiting.push_back(Message::StopPod(reply));
                 }
                 let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                let step = Box::pin(async move {
-                    if again {
-                        return steps.stop_pod_sandbox.hooks.stop_pod_sandbox(&pod).await;
-                    }
-                    steps.stop_pod_sandbox.run(&pod).await
-                });
+                let step = Box::pin(async move { steps.stop_pod_sandbox.run(&pod).await });
                 self.pod_step(Key::StopPod, decision, reply, step);
             }
             Message::RemovePod(reply) => {
@@ -225,14 +218,7 @@ impl Driver {
         let decision = self.admits_creation();
         if let Decision::Deny(reason) = decision {
             let text = format!("sandbox {}: create container: {reason}", self.pod.id);
-            reply.send(Err(Error::new(Kind::WrongState, text)));
-            if violate::is("create-in-stopped-pod-told") {
-                let (pod, steps) = (Arc::clone(&self.pod), Arc::clone(&self.steps));
-                tokio::spawn(
-                    async move { steps.create_container.ask_in_vain(&pod, &request).await },
-                );
-            }
-            return;
+            return reply.send(Err(Error::new(Kind::WrongState, text)));
         }
         let container = Arc::new(self.steps.create_container.begin(&self.pod, &request));
         let id = container.id.clone();

@@ -27,14 +27,12 @@ use super::{
     side_effects::{Failed, Others, SideEffects},
     spec::Specs,
     state::{Container, Pod},
-    violated,
 };
 use crate::{
     config,
     host::lookup::Lookups,
     oci,
     trace::{Action, EventLog},
-    violate,
 };
 
 /// What plugins answered to an event that can carry updates; the NRI turn lasts as long as this does.
@@ -195,11 +193,10 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::RunPodSandbox) else {
             return Ok(Vec::new());
         };
-        let message = violated::run(self.describe.pod(pod));
-        match adaptation.run_pod_sandbox(message).await {
+        match adaptation.run_pod_sandbox(self.describe.pod(pod)).await {
             Ok(ran) => {
                 point.passed(None);
-                Ok(violated::addresses(ran.ips))
+                Ok(ran.ips)
             }
             Err(refused) => point.refused(refused),
         }
@@ -208,17 +205,8 @@ impl Hooks {
     /// A sandbox whose Run hook was begun will not be: Stop and Remove to all (NRI-1118).
     pub async fn undo_run_pod_sandbox(&self, pod: &Pod) {
         // The caller fails already.
-        if violate::is("run-undo-in-reverse") {
-            let _ = self.remove_pod_sandbox(pod).await;
-            let _ = self.stop_pod_sandbox(pod).await;
-            return;
-        }
-        if !violate::is("run-veto-without-stop") {
-            let _ = self.stop_pod_sandbox(pod).await;
-        }
-        if !violate::is("run-veto-without-remove") {
-            let _ = self.remove_pod_sandbox(pod).await;
-        }
+        let _ = self.stop_pod_sandbox(pod).await;
+        let _ = self.remove_pod_sandbox(pod).await;
     }
 
     /// C-02. NRI-1130 to NRI-1134: containers are stopped, nothing is torn down.
@@ -230,15 +218,7 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
             return Ok(());
         };
-        let told = adaptation.stop_pod_sandbox(self.describe.pod(pod)).await;
-        let refused = |d: &&nri::Delivery| matches!(d.outcome, nri::Outcome::Refused(_));
-        if violate::is("stop-error-fails-the-call")
-            && let Some(refused) = told.deliveries.iter().find(refused)
-        {
-            point.passed(None);
-            return Err(Error::failed(format!("NRI: plugin {}", refused.plugin)));
-        }
-        point.told(&told)
+        point.told(&adaptation.stop_pod_sandbox(self.describe.pod(pod)).await)
     }
 
     /// C-03. NRI-1140 to NRI-1143: just before the pod leaves the list.
@@ -249,8 +229,7 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
             return Ok(());
         };
-        let message = violated::remove(self.describe.pod(pod));
-        point.told(&adaptation.remove_pod_sandbox(message).await)
+        point.told(&adaptation.remove_pod_sandbox(self.describe.pod(pod)).await)
     }
 
     /// C-12. NRI-1240.
@@ -266,9 +245,7 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::UpdatePodSandbox) else {
             return Ok(());
         };
-        let empty = violate::is("update-pod-without-resources");
         let wire = |cri: Option<&cri::LinuxContainerResources>| {
-            let cri = cri.filter(|_| !empty);
             cri.map(oci::cri_to_nri).unwrap_or_default()
         };
         let (message, overhead, resources) =
@@ -314,14 +291,14 @@ impl Hooks {
         let adjusted = created.deliveries.iter().any(|delivery| delivery.adjusted);
         Ok(Answer {
             own: adjusted.then(|| Adjusted {
-                adjustment: violated::adjustment(merged.adjust),
+                adjustment: merged.adjust,
                 owners: proto_nri::OwningPlugins::from(&merged.owners),
             }),
-            others: violated::others_at_create(SideEffects {
+            others: SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
                 askers: merged.askers,
-            }),
+            },
             _turn: Some(turn),
         })
     }
@@ -347,7 +324,6 @@ impl Hooks {
         };
         let (sandbox, mut message) = (self.describe.pod(pod), message::container(container));
         message.pid = pid;
-        let message = violated::start(message);
         point.end(adaptation.start_container(sandbox, message).await)
     }
 
@@ -392,10 +368,7 @@ impl Hooks {
                 plugins: setters::all(&owners, &container.id),
             }),
             others: SideEffects {
-                updates: match violate::is("update-others-dropped") {
-                    true => Vec::new(),
-                    false => merged.others,
-                },
+                updates: merged.others,
                 evictions: merged.evict,
                 askers: merged.askers,
             },
@@ -426,10 +399,7 @@ impl Hooks {
         Answer {
             own: None,
             others: SideEffects {
-                updates: match violate::is("stop-updates-dropped") {
-                    true => Vec::new(),
-                    false => stopped.merged.update,
-                },
+                updates: stopped.merged.update,
                 evictions: Vec::new(),
                 askers: stopped.merged.askers,
             },

@@ -24,7 +24,6 @@
 //! | `events.rs` | changes of phase, told to subscribers |
 //! | `recover.rs` `recover_container.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
 //! | `held.rs` | what is there and cannot be served, since its record cannot be read |
-//! | `violated.rs` | rules of the contract as `--violate` breaks them, for tests |
 //! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
 
 pub mod adjusted_cgroup;
@@ -74,4 +73,3 @@ pub mod stop_pod_sandbox;
 pub mod sweep;
 pub mod update_container_resources;
 pub mod update_pod_sandbox_resources;
-mod violated;

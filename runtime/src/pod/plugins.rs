@@ -14,7 +14,6 @@ use crate::{
     clock::nanoseconds,
     spans,
     trace::{self, EventLog, Life, Subject, What},
-    violate,
 };
 
 pub struct Plugins {
@@ -35,8 +34,7 @@ impl nri::Source for Plugins {
             }
             for container in pod.containers() {
                 let record = container.cell.get();
-                let lives =
-                    record.phase != ContainerPhase::Exited || violate::is("join-lists-exited");
+                let lives = record.phase != ContainerPhase::Exited;
                 if lives && container.has_message() && record.hooks.remove == Mark::None {
                     snapshot.containers.push(message::container(&container));
                 }
@@ -47,13 +45,7 @@ impl nri::Source for Plugins {
 
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
-            let failed = self.others.update(&updates).await;
-            if violate::is("unsolicited-makes-events") {
-                for update in &updates {
-                    self.others.as_if_asked(&update.container_id);
-                }
-            }
-            let failed = failed.into_iter();
+            let failed = self.others.update(&updates).await.into_iter();
             let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
             failed.collect()
         })

@@ -42,7 +42,6 @@ use crate::{
     config::Config,
     oci::annotations,
     store::{Cell, Store},
-    violate,
 };
 
 /// For the log.
@@ -248,7 +247,7 @@ impl Recovery {
         if hooks.remove == Mark::Begun {
             let removed = pod.ask(Message::RemovePod).await;
             log_failure(&pod, "resume its removal", removed);
-        } else if hooks.stop == Mark::Begun && !violate::is("restart-forgets-the-stop") {
+        } else if hooks.stop == Mark::Begun {
             log_failure(&pod, "resume its stop", pod.ask(Message::StopPod).await);
         }
     }

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     clock,
     monitor::{Ending, Reattached},
-    violate,
 };
 
 /// A monitor that does not answer by then leaves its container UNKNOWN (CRI-805).
@@ -46,10 +45,7 @@ pub(super) async fn recover_container(
         // The exit was recorded, plugins may not have been told.
         ContainerPhase::Exited => {
             exit.give_back(container).await;
-            match violate::is("restart-misses-an-exit") {
-                true => container.set_exit_told(),
-                false => exit.send_stop_hook(pod, container).await,
-            }
+            exit.send_stop_hook(pod, container).await;
         }
     }
     if container.cell.get().hooks.remove == Mark::Begun {

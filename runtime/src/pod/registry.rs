@@ -16,7 +16,6 @@ use super::{
     record::{ContainerPhase, PodPhase, PodRecord},
     state::{Container, Pod},
 };
-use crate::violate;
 
 /// The outcome of a RunPodSandbox under way, for all who asked for it.
 pub type Starting = watch::Receiver<Option<Result<()>>>;
@@ -132,7 +131,7 @@ impl Registry {
             .read()
             .pods
             .values()
-            .filter(|pod| listed(pod) || violate::is("run-listed-early"))
+            .filter(|pod| listed(pod))
             .cloned()
             .collect();
         pods.sort_by_key(|pod| pod.cell.get().created_at);
@@ -144,7 +143,7 @@ impl Registry {
         let mut found = Vec::new();
         for pod in self.inner.read().pods.values() {
             for container in pod.containers() {
-                if visible(&container) || violate::is("create-listed-early") {
+                if visible(&container) {
                     found.push((Arc::clone(pod), container));
                 }
             }

@@ -21,7 +21,6 @@ use crate::{
     fault,
     image::Images,
     trace::{Action, EventLog},
-    violate,
 };
 
 pub struct RemoveContainer {
@@ -50,8 +49,7 @@ impl RemoveContainer {
             skips.pass("processes", self.stop.kill(pod, container).await)?;
         }
         let mut told = Ok(());
-        let late = violate::is("remove-container-late");
-        let tells = container.cell.get().hooks.remove != Mark::Done && !late;
+        let tells = container.cell.get().hooks.remove != Mark::Done;
         if tells {
             // Before the stop, too: a plugin that joins between the two would find in its list what has stopped.
             container
@@ -80,9 +78,6 @@ impl RemoveContainer {
         // An update that is under way finds neither.
         container.cell.delete_after(spec).await?;
         pod.forget(&container.id);
-        if late {
-            told = self.hooks.remove_container(pod, container).await;
-        }
         did(&self.log, pod, Some(container), Action::Removed);
         self.events.tell(pod, Some(container), EventKind::Deleted);
         told.map_err(|error| error.at(&what))

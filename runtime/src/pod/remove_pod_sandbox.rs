@@ -22,7 +22,6 @@ use super::{
 use crate::{
     fault,
     trace::{Action, EventLog},
-    violate,
 };
 
 pub struct RemovePodSandbox {
@@ -39,16 +38,9 @@ impl RemovePodSandbox {
     pub async fn run(&self, pod: &Arc<Pod>) -> Result<()> {
         let what = format!("sandbox {}: remove", pod.id);
         let cell = &pod.cell;
-        if violate::is("remove-without-stop") {
-            cell.note(|record| record.hooks.stop = Mark::Done).await;
-        }
         let mut told = pod.ask(Message::StopPod).await;
         if told.is_err() && !pod.stopped() {
             return told;
-        }
-        if violate::is("remove-before-containers") {
-            self.hooks.remove_pod_sandbox(pod).await?;
-            cell.note(|record| record.hooks.remove = Mark::Done).await;
         }
         let mut removals = JoinSet::new();
         for container in pod.containers() {

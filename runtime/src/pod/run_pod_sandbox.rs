@@ -38,7 +38,6 @@ use crate::{
     spans,
     store::{Cell, Store},
     trace::{Action, EventLog},
-    violate,
 };
 
 pub struct RunPodSandbox {
@@ -249,20 +248,13 @@ impl RunPodSandbox {
         match phase {
             Phase::Ready | Phase::HookBegun => {}
             // Both events, also where the hook itself had succeeded (NRI-1118, NRI-1119).
-            Phase::Hook => {
-                if violate::is("run-undo-after-teardown") {
-                    self.sandboxes.release_network(&pod.cell.get()).await?;
-                    self.sandboxes.release_namespaces(&pod.id).await?;
-                }
-                self.hooks.undo_run_pod_sandbox(pod).await;
-            }
+            Phase::Hook => self.hooks.undo_run_pod_sandbox(pod).await,
             Phase::Pause => self.pauses.stop(pod).await?,
             Phase::Network => {
                 if self.sandboxes.release_network(&pod.cell.get()).await? {
                     did(&self.log, pod, None, Action::NetworkGone);
                 }
             }
-            Phase::Namespaces if violate::is("run-veto-keeps-namespaces") => {}
             Phase::Namespaces => self.sandboxes.release_namespaces(&pod.id).await?,
             Phase::Cgroup => self.sandboxes.release_cgroup(&pod.cell.get()).await?,
             // What could not be undone needs its record: Stop and Remove, or the next daemon, go on from there.
@@ -277,8 +269,7 @@ impl RunPodSandbox {
     /// # Errors
     /// The first undo that failed.
     pub async fn undo_all(&self, pod: &Pod) -> Result<()> {
-        let known =
-            pod.cell.get().hooks.run != Mark::None && !violate::is("restart-forgets-the-run");
+        let known = pod.cell.get().hooks.run != Mark::None;
         for phase in PHASES.into_iter().rev() {
             if phase != Phase::Hook || known {
                 self.undo(phase, pod).await?;

@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use nri::{PluginId, merge::Askers};
-use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate};
 
 use super::{
@@ -15,10 +14,7 @@ use super::{
     resources::ResourceWriter,
     state::Eviction,
 };
-use crate::{
-    trace::{Action, EventLog},
-    violate,
-};
+use crate::trace::{Action, EventLog};
 
 /// What plugins want of containers that the event was not about.
 #[derive(Debug, Default)]
@@ -89,10 +85,7 @@ impl Others {
         did(&self.log, &pod, Some(&container), evicted);
         // The first counts.
         let _ = container.evicted.set(Eviction { plugin, reason });
-        let grace = match violate::is("evicted-with-grace") {
-            true => Duration::from_secs(30),
-            false => Duration::ZERO,
-        };
+        let grace = Duration::ZERO;
         pod.post_container(&container.id, ContainerWork::Stop { grace });
         Ok(())
     }
@@ -105,11 +98,8 @@ impl Others {
         for update in updates {
             let linux = update.linux.as_ref();
             let resources = linux.and_then(|linux| linux.resources.as_ref());
-            let id = match violate::is("updates-hit-another-container") {
-                true => self.another(&update.container_id),
-                false => update.container_id.clone(),
-            };
-            let result = match (self.registry.find_container(&id), resources) {
+            let found = self.registry.find_container(&update.container_id);
+            let result = match (found, resources) {
                 (Ok((_, container)), Some(_)) => {
                     self.resources.write(&container, None, resources).await
                 }
@@ -125,24 +115,5 @@ impl Others {
             }
         }
         failed
-    }
-
-    /// The id of another container; the same where there is none.
-    fn another(&self, id: &str) -> String {
-        let all = self.registry.containers();
-        let other = all.iter().find(|(_, container)| container.id != id);
-        other.map_or(id, |(_, container)| &container.id).to_owned()
-    }
-
-    /// An update that changes nothing, through the pod's queue and all plugins, as if CRI had asked for it.
-    pub fn as_if_asked(&self, id: &str) {
-        if let Ok((pod, container)) = self.registry.find_container(id) {
-            let request = cri::UpdateContainerResourcesRequest {
-                container_id: container.id.clone(),
-                linux: Some(cri::LinuxContainerResources::default()),
-                ..Default::default()
-            };
-            pod.post_container(&container.id, ContainerWork::Update(Box::new(request)));
-        }
     }
 }

@@ -34,7 +34,6 @@ use crate::{
     oci, spans,
     store::make_private,
     trace::{Action, EventLog},
-    violate,
 };
 
 /// How long a stop or removal lets mounts and OCI hooks of a start go on.
@@ -59,11 +58,9 @@ impl StartContainer {
     /// it runs.
     pub async fn run(&self, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
         match self.start(pod, container).await {
-            Ok((monitor, told)) => {
+            Ok(monitor) => {
                 watch(pod, container, monitor);
-                if !told {
-                    self.hooks.post_start_container(pod, container).await;
-                }
+                self.hooks.post_start_container(pod, container).await;
                 Ok(())
             }
             Err(error) => {
@@ -73,18 +70,13 @@ impl StartContainer {
         }
     }
 
-    /// And true where plugins were told that it runs too early, on purpose.
-    async fn start(&self, pod: &Pod, container: &Container) -> Result<(Monitor, bool)> {
+    async fn start(&self, pod: &Pod, container: &Container) -> Result<Monitor> {
         let (monitor, process) = self.launch(pod, container).await?;
         fault::pass("container.start.hook").await?;
         self.hooks
             .start_container(pod, container, process.pid)
             .await?;
         fault::pass("container.start.start").await?;
-        let told = violate::is("post-start-early");
-        if told {
-            self.hooks.post_start_container(pod, container).await;
-        }
         spans::step("start", monitor.start())
             .await
             .map_err(|error| Error::failed(error.to_string()))?;
@@ -98,7 +90,7 @@ impl StartContainer {
             .await?;
         did(&self.log, pod, Some(container), Action::Started);
         self.events.tell(pod, Some(container), EventKind::Started);
-        Ok((monitor, told))
+        Ok(monitor)
     }
 
     /// Everything up to an init that waits for its start.
@@ -223,10 +215,7 @@ impl StartContainer {
                 record.finished_at = clock::now_ns();
                 record.exit = Exit {
                     code: 128,
-                    reason: match violate::is("start-error-nameless") {
-                        true => "Error".into(),
-                        false => "StartError".into(),
-                    },
+                    reason: "StartError".into(),
                     message: error.text.clone(),
                 };
                 record.process = None;
@@ -246,10 +235,7 @@ impl StartContainer {
             Some(container),
             Action::StartFailed { reason },
         );
-        match violate::is("start-veto-without-stop") {
-            true => container.set_exit_told(),
-            false => self.exit.send_stop_hook(pod, container).await,
-        }
+        self.exit.send_stop_hook(pod, container).await;
     }
 }
 

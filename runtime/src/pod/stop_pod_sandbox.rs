@@ -24,7 +24,6 @@ use super::{
 use crate::{
     fault,
     trace::{Action, EventLog},
-    violate,
 };
 
 pub struct StopPodSandbox {
@@ -45,19 +44,11 @@ impl StopPodSandbox {
         let cell = &pod.cell;
         self.refuse_held(pod)?;
         let mut told = Ok(());
-        if violate::is("stop-before-containers") && cell.get().hooks.stop != Mark::Done {
-            told = self.hooks.stop_pod_sandbox(pod).await;
-            cell.note(|record| record.hooks.stop = Mark::Done).await;
-        }
         let stopped = stop_containers(pod).await;
         pod.skips
             .pass("containers", stopped)
             .map_err(|error| error.at(&what))?;
-        if violate::is("stop-after-network") {
-            self.sandboxes.release_network(&cell.get()).await?;
-        }
-        let again = violate::is("resumed-stop-tells-again");
-        if cell.get().hooks.stop != Mark::Done || again {
+        if cell.get().hooks.stop != Mark::Done {
             fault::pass("pod.stop.hook").await.step(&what)?;
             if self.hooks.active() {
                 cell.note(|record| record.hooks.stop = Mark::Begun).await;

@@ -13,7 +13,6 @@ use super::{
 use crate::{
     fault,
     trace::{Action, EventLog},
-    violate,
 };
 
 pub struct UpdateContainerResources {
@@ -48,30 +47,14 @@ impl UpdateContainerResources {
             .ok_or_else(|| Error::invalid(format!("{what}: linux is missing")))?;
         fault::pass("container.update.hook").await.step(&what)?;
         let answer = self.hooks.update_container(pod, container, &wanted).await;
-        if answer.is_err() && violate::is("post-update-after-failure") {
-            self.hooks.post_update_container(pod, container).await;
-        }
-        if answer.is_err() && violate::is("update-veto-applies") {
-            let resources = &self.others.resources;
-            resources.write(container, Some(&wanted), None).await?;
-        }
         let mut answer = answer.map_err(|error| error.at(&what))?;
         let others = (&self.others, &answer.others);
         self.hooks.carry_out(pod, container, others).await;
-        let early = violate::is("post-update-early");
-        if early {
-            self.hooks.post_update_container(pod, container).await;
-        }
-        let mut own = answer.own.take();
-        let drops = violate::is("update-drops-the-request");
-        if drops && let Some(own) = &mut own {
-            own.resources.cpu = None;
-        }
-        let cri = (!drops).then_some(&wanted);
-        let nri = own.filter(|_| !violate::is("update-request-wins"));
-        let (nri, plugins) = nri.map(|own| (own.resources, own.plugins)).unzip();
+        let own = answer.own.take();
+        let (nri, plugins) = own.map(|own| (own.resources, own.plugins)).unzip();
         let resources = &self.others.resources;
-        let written = resources.write(container, cri, nri.as_ref()).await;
+        let written = resources.write(container, Some(&wanted), nri.as_ref());
+        let written = written.await;
         // The turn ends when the update is applied.
         drop(answer);
         written.map_err(|error| match plugins {
@@ -79,9 +62,7 @@ impl UpdateContainerResources {
             None => error.at(&what),
         })?;
         did(&self.log, pod, Some(container), Action::Updated);
-        if !early {
-            self.hooks.post_update_container(pod, container).await;
-        }
+        self.hooks.post_update_container(pod, container).await;
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use proto_cri::v1 as cri;
 
 use super::{error::Result, hooks::Hooks, state::Pod};
-use crate::violate;
 
 pub struct UpdatePodSandboxResources {
     pub hooks: Arc<Hooks>,
@@ -21,31 +20,17 @@ impl UpdatePodSandboxResources {
         request: cri::UpdatePodSandboxResourcesRequest,
     ) -> Result<()> {
         let (overhead, resources) = (request.overhead.as_ref(), request.resources.as_ref());
-        let asked = self
-            .hooks
+        self.hooks
             .update_pod_sandbox(pod, overhead, resources)
             .await
-            .map_err(|error| error.at(&format!("sandbox {}: update resources", pod.id)));
-        if asked.is_err() && violate::is("post-update-pod-after-failure") {
-            self.hooks.post_update_pod_sandbox(pod).await;
-        }
-        if !violate::is("update-pod-veto-keeps-new-values") {
-            asked.clone()?;
-        }
-        let early = violate::is("post-update-pod-with-old-values");
-        if early {
-            self.hooks.post_update_pod_sandbox(pod).await;
-        }
+            .map_err(|error| error.at(&format!("sandbox {}: update resources", pod.id)))?;
         pod.cell
             .change(|record| {
                 record.overhead = request.overhead.or(record.overhead.take());
                 record.resources = request.resources.or(record.resources.take());
             })
             .await?;
-        asked?;
-        if !early {
-            self.hooks.post_update_pod_sandbox(pod).await;
-        }
+        self.hooks.post_update_pod_sandbox(pod).await;
         Ok(())
     }
 }

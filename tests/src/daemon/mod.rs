@@ -186,12 +186,6 @@ impl Daemon {
             self.setup.log_level.unwrap_or("debug").to_owned(),
         );
         flag("log-format", "human".to_owned());
-        let of_the_run = || env::var("CAIRN_TEST_VIOLATE").ok();
-        if command == "serve"
-            && let Some(rule) = self.setup.violate.clone().or_else(of_the_run)
-        {
-            flag("violate", rule);
-        }
         argv
     }
 

@@ -26,9 +26,6 @@ pub struct Setup {
     pub stderr: Option<PathBuf>,
     /// Of the daemon's log; `debug` if nothing is said.
     pub log_level: Option<&'static str>,
-    /// A rule that the daemon breaks (`serve --violate`). `CAIRN_TEST_VIOLATE` says it for all daemons of a run, whose
-    /// tests of that rule are then to fail.
-    pub violate: Option<String>,
 }
 
 impl Setup {
@@ -69,11 +66,6 @@ impl Setup {
     #[must_use]
     pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
         self.open_files = Some((soft, hard));
-        self
-    }
-    #[must_use]
-    pub fn violate(mut self, rule: &str) -> Self {
-        self.violate = Some(rule.to_owned());
         self
     }
     #[must_use]

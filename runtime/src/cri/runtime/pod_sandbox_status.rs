@@ -15,7 +15,6 @@ use crate::{
         registry::Registry,
         state::Pod,
     },
-    violate,
 };
 
 pub fn pod_sandbox_status(
@@ -25,14 +24,10 @@ pub fn pod_sandbox_status(
     if let Some(held) = pods.held().pod(&request.pod_sandbox_id) {
         return Ok(of_held(pods, held));
     }
-    let early = violate::is("run-status-early");
-    let pod = match early.then(|| pods.any(&request.pod_sandbox_id)).flatten() {
-        Some(pod) => pod,
-        None => pods.pod(&request.pod_sandbox_id)?,
-    };
+    let pod = pods.pod(&request.pod_sandbox_id)?;
     let timestamp = clock::now_ns();
     let record = pod.cell.get();
-    if record.phase == PodPhase::Creating && !early {
+    if record.phase == PodPhase::Creating {
         return Err(Error::no_sandbox(&request.pod_sandbox_id));
     }
     let containers = pod.visible_containers();

@@ -2,13 +2,10 @@
 
 use proto_cri::v1 as cri;
 
-use crate::{
-    pod::{
-        error::{Kind, Result},
-        registry::Registry,
-        request::Message,
-    },
-    violate,
+use crate::pod::{
+    error::{Kind, Result},
+    registry::Registry,
+    request::Message,
 };
 
 pub async fn remove_pod_sandbox(
@@ -17,7 +14,7 @@ pub async fn remove_pod_sandbox(
 ) -> Result<cri::RemovePodSandboxResponse> {
     match pods.pod(&request.pod_sandbox_id) {
         Ok(pod) => pod.ask(Message::RemovePod).await?,
-        Err(error) if error.kind == Kind::NotFound && !violate::is("remove-unknown-fails") => {}
+        Err(error) if error.kind == Kind::NotFound => {}
         Err(error) => return Err(error),
     }
     Ok(cri::RemovePodSandboxResponse {})
