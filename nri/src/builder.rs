@@ -10,7 +10,7 @@ use crate::{
     plugin_side::{builtin, handlers::Handlers},
     rt,
     settings::{PluginSettings, Settings},
-    shared::Shared,
+    shared::{Names, Shared},
     source::Source,
     validate::DefaultValidator,
     wire::{
@@ -171,10 +171,15 @@ impl Builder {
         }
         let ids = self.in_process.iter().map(|(id, _)| id.clone());
         let shared = Arc::new(Shared::new(
-            (self.runtime_name, self.runtime_version),
+            Names {
+                name: self.runtime_name,
+                version: self.runtime_version,
+            },
             self.settings,
             source,
-            (self.observer, self.metadata, self.watches),
+            self.observer,
+            self.metadata,
+            self.watches,
             ids.collect(),
         ));
         // Lets go of everything should a later step fail.

@@ -101,9 +101,10 @@ impl Identity {
             return Err(because("it has ended"));
         }
         let wanted = file(program).map_err(|error| format!("program {program:?}: {error}"))?;
-        match running == wanted {
-            true => Ok(()),
-            false => Err(format!("its process does not run {program:?}")),
+        if running == wanted {
+            Ok(())
+        } else {
+            Err(format!("its process does not run {program:?}"))
         }
     }
 }

@@ -53,7 +53,7 @@ pub async fn on_a_thread<T: Send + 'static>(
         .spawn(move || {
             let _within = runtime.enter();
             // Whoever has given up does not wait for it.
-            let _given_up = send.send(catch_unwind(AssertUnwindSafe(work)));
+            let _ = send.send(catch_unwind(AssertUnwindSafe(work)));
         })?;
     match done.await {
         Ok(Ok(done)) => Ok(done),

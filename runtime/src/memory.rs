@@ -21,7 +21,7 @@ pub fn bound_the_allocator() {
         (libc::M_TRIM_THRESHOLD, 128 << 10),
     ] {
         // SAFETY: no memory is passed; nobody else sets these, and there is one thread. A refusal changes nothing.
-        let _only_a_wish = unsafe { libc::mallopt(parameter, value) };
+        let _ = unsafe { libc::mallopt(parameter, value) };
     }
 }
 

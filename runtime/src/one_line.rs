@@ -28,7 +28,8 @@ pub fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\t' => line.push_str("\\t"),
             // All of them have four digits at most.
             _ => {
-                let _memory_takes_all = write!(line, "\\u{:04x}", u32::from(c));
+                // Writing to memory cannot fail.
+                let _ = write!(line, "\\u{:04x}", u32::from(c));
             }
         }
     }

@@ -48,7 +48,8 @@ fn put(path: &Path, bytes: &[u8], sync: fn(&File) -> io::Result<()>) -> io::Resu
     let write = |mut file: File| file.write_all(bytes).and_then(|()| sync(&file));
     let written = opened(&how, &unfinished, write).and_then(|()| fs::rename(&unfinished, path));
     written.inspect_err(|_| {
-        let _never_made = fs::remove_file(&unfinished);
+        // The file may not have been made.
+        let _ = fs::remove_file(&unfinished);
     })
 }
 

@@ -147,7 +147,8 @@ impl Plugin {
         socket: &Path,
         index: &str,
         name: &str,
-        (event, deed): (Event, Deed),
+        event: Event,
+        deed: Deed,
     ) -> Self {
         let deeds = BTreeMap::from([(event as i32, deed)]);
         let plugin = Self::connect(socket, index, name, &EVENTS, deeds).await;

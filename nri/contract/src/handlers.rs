@@ -191,9 +191,10 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
             async move {
                 let pod = request.pod.unwrap_or_default();
                 own.pass(Event::RunPodSandbox, &pod, None, None).await?;
-                let ips = match own.owns(&pod) {
-                    true => own.addresses.lock().clone(),
-                    false => Vec::new(),
+                let ips = if own.owns(&pod) {
+                    own.addresses.lock().clone()
+                } else {
+                    Vec::new()
                 };
                 let network = Some(PodSandboxNetwork { ips });
                 Ok(RunPodSandboxResponse {

@@ -158,9 +158,10 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
     // Drawn: runs in PID namespaces of their own have the same numbers, and share cgroups.
     let drawn = RandomState::new().hash_one(std::process::id());
     let id = format!("nc{:07x}", drawn & 0xfff_ffff);
-    let cgroup_parent = match cri::systemd_cgroups(&client).await {
-        true => format!("{id}.slice"),
-        false => format!("/{id}"),
+    let cgroup_parent = if cri::systemd_cgroups(&client).await {
+        format!("{id}.slice")
+    } else {
+        format!("/{id}")
     };
     let journal = Arc::new(Journal::new(format!("{id}-none-")));
     let scout = Wanted::new(&args.nri, "00", &format!("{id}-scout"), journal);
@@ -202,13 +203,15 @@ async fn leave(run: &Run) -> Result<(), String> {
     witness::leave(run);
     cri::clear(&run.cri("")).await?;
     let parent = &run.common.cgroup_parent;
-    let left = match parent.starts_with('/') {
-        true => testkit::look::remove_cgroup(parent),
-        false => Vec::new(),
+    let left = if parent.starts_with('/') {
+        testkit::look::remove_cgroup(parent)
+    } else {
+        Vec::new()
     };
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(format!("cgroups that cannot be removed: {left:?}")),
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("cgroups that cannot be removed: {left:?}"))
     }
 }
 

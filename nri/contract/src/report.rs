@@ -67,9 +67,12 @@ impl Counts {
 
 /// A line for each point, failures with what was expected and seen; `all`: passes as well.
 pub(crate) fn table(rows: &[Row], all: bool, colour: bool) -> String {
-    let paint = |code: &str, text: &str| match colour {
-        true => format!("\x1b[{code}m{text}\x1b[0m"),
-        false => text.to_owned(),
+    let paint = |code: &str, text: &str| {
+        if colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     };
     let mut sorted: Vec<&Row> = rows.iter().collect();
     sorted.sort_by_key(|row| order(&row.point.id));

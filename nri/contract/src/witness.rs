@@ -186,9 +186,10 @@ impl Witness {
     pub(crate) async fn life_that(&self, what: &str, is: impl Fn(&Life) -> bool) -> Checked<Life> {
         eventually(what, || async {
             let life = self.last_life();
-            match is(&life) {
-                true => Ok(life),
-                false => Err(format!("{life:?}")),
+            if is(&life) {
+                Ok(life)
+            } else {
+                Err(format!("{life:?}"))
             }
         })
         .await

@@ -121,9 +121,10 @@ pub(super) fn write(data: &[u8]) {
     let frames = control & 1 == 1;
     block_on(async {
         let done = timeout(LONG, async {
-            match frames {
-                true => as_frames(&writes).await,
-                false => as_streams(&writes, at_once).await,
+            if frames {
+                as_frames(&writes).await
+            } else {
+                as_streams(&writes, at_once).await
             }
         });
         done.await.expect("what was written arrives");

@@ -194,9 +194,10 @@ fn judge(
             "a plugin is told what it asked for"
         );
     }
-    let wanted = match policy.fields.may_evict() {
-        true => asked.evict.as_slice(),
-        false => &[],
+    let wanted = if policy.fields.may_evict() {
+        asked.evict.as_slice()
+    } else {
+        &[]
     };
     assert_eq!(evicted.len(), wanted.len());
     for (wish, (container, reason)) in wanted.iter().zip(evicted) {

@@ -102,7 +102,7 @@ impl Connection {
         }
         if message.is_request() {
             return match message.request() {
-                Some(request) => self.request(env, from, key, request),
+                Some(request) => self.request(env, from, channel, id, request),
                 None => strange(format!(
                     "request {id} on connection {channel} cannot be read"
                 )),
@@ -139,13 +139,7 @@ impl Connection {
         }
     }
 
-    fn request(
-        &mut self,
-        env: Values,
-        from: Side,
-        (channel, id): (u32, u32),
-        call: Request,
-    ) -> What {
+    fn request(&mut self, env: Values, from: Side, channel: u32, id: u32, call: Request) -> What {
         let (service, method) = (call.service, call.method);
         if self.calls.len() >= MOST_CALLS {
             self.calls.pop_first();

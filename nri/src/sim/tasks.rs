@@ -50,9 +50,10 @@ impl Tasks {
         }
         *polls = if *at == now { *polls + 1 } else { 0 };
         *at = now;
-        match self.rng.once_in(3) {
-            true => Next::Later,
-            false => Next::Now,
+        if self.rng.once_in(3) {
+            Next::Later
+        } else {
+            Next::Now
         }
     }
 }

@@ -63,7 +63,8 @@ impl From<MuxError> for Broken {
 pub struct Message {
     pub connection: u32,
     pub stream: u32,
-    kind: u8,
+    /// [`REQUEST`], [`RESPONSE`], or any other number.
+    pub kind: u8,
     flags: u8,
     pub body: Vec<u8>,
 }

@@ -51,9 +51,10 @@ impl Version {
     /// The version of a service, the plugin's or the runtime's.
     pub(crate) fn of_service(service: &str) -> Self {
         let beta = Self::V1Beta1;
-        match [beta.plugin_service(), beta.runtime_service()].contains(&service) {
-            true => beta,
-            false => Self::V1Alpha1,
+        if [beta.plugin_service(), beta.runtime_service()].contains(&service) {
+            beta
+        } else {
+            Self::V1Alpha1
         }
     }
 
@@ -129,9 +130,10 @@ impl StyleCell {
             }
             _ => false,
         };
-        *self.0.lock() = match old {
-            true => Style::StateChange,
-            false => Style::Dedicated,
+        *self.0.lock() = if old {
+            Style::StateChange
+        } else {
+            Style::Dedicated
         };
         old
     }

@@ -195,9 +195,10 @@ impl Source for Memory {
         let kind = WishKind::Evict(reason);
         let there = self.wish(Some(plugin.clone()), &container, false, kind);
         Box::pin(async move {
-            match there {
-                true => Ok(()),
-                false => Err(format!("there is no container {container}")),
+            if there {
+                Ok(())
+            } else {
+                Err(format!("there is no container {container}"))
             }
         })
     }

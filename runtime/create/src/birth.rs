@@ -82,7 +82,8 @@ impl Birth {
         drop((said, waits));
         let (outside, pid) = listen(heard)?;
         say::send(&Report::Born(outside));
-        let _only_once = self.born.set(Born { go, pid });
+        // It is set once.
+        let _ = self.born.set(Born { go, pid });
         Ok(())
     }
 
@@ -110,9 +111,12 @@ impl Birth {
 
     /// Init itself.
     fn begin(&self, tail: &Tail, said: &OwnedFd, waits: &OwnedFd) -> ! {
-        let session = sys::setsid().and_then(|()| match self.tty {
-            true => sys::take_terminal(io::stdin().as_fd()),
-            false => Ok(()),
+        let session = sys::setsid().and_then(|()| {
+            if self.tty {
+                sys::take_terminal(io::stdin().as_fd())
+            } else {
+                Ok(())
+            }
         });
         match session {
             Ok(()) => tell(said, INSIDE, std::process::id().cast_signed(), &[]),
@@ -131,7 +135,8 @@ impl Birth {
             sys::exit_now(127);
         }
         let error = tail.describe(&tail.execute());
-        let _nobody_listens = sys::write(inherited::status(), error.as_bytes());
+        // The reader may have ended.
+        let _ = sys::write(inherited::status(), error.as_bytes());
         sys::exit_now(127)
     }
 }
@@ -155,7 +160,8 @@ pub(crate) fn born_into(
 /// One write, so that what two say is not mixed.
 fn tell(said: &OwnedFd, kind: u8, number: i32, text: &[u8]) {
     let message = [&[kind], number.to_ne_bytes().as_slice(), text].concat();
-    let _nobody_listens = sys::write(said.as_fd(), &message);
+    // The reader may have ended.
+    let _ = sys::write(said.as_fd(), &message);
 }
 
 /// Init's pid outside and inside. A container of the namespace with SYS_PTRACE may write here too, so the monitor takes

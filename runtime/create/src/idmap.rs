@@ -48,8 +48,10 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
             // over it; its root is the host's.
             let hidden = sys::forbid_dumps();
             if hidden.is_ok() && sys::unshare_namespaces(UnshareFlags::NEWUSER).is_ok() {
-                let _parent_gone = sys::write(ready_write.as_fd(), b"1");
-                let _until_it_is_closed = sys::read(stay_read.as_fd(), &mut [0]);
+                // The parent may have ended.
+                let _ = sys::write(ready_write.as_fd(), b"1");
+                // Returns when the parent closes its end.
+                let _ = sys::read(stay_read.as_fd(), &mut [0]);
             }
             sys::exit_now(0)
         }
@@ -61,7 +63,8 @@ fn user_namespace(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]) -> io::Resul
         Err(e) => Err(e),
     };
     drop(stay_write);
-    let _nothing_to_reap = sys::reap_child(pid);
+    // The child may have been reaped already.
+    let _ = sys::reap_child(pid);
     result
 }
 

@@ -76,11 +76,11 @@ impl Ready {
         }
         if let Some((at, label)) = &self.queues {
             // Few programs have queues, and not every policy lets them be labelled.
-            let _denied_to_who_uses_them = label_queues(root.as_fd(), at, label);
+            let _ = label_queues(root.as_fd(), at, label);
         }
         let process = self.tail.process();
         // As the peers do. On a read-only root it fails, and entering it will say why.
-        let _reported_by_the_tail = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
+        let _ = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
         self.find_program(root.as_fd())?;
         match &self.birth {
             None => self.scheduling.apply(),
@@ -210,14 +210,16 @@ impl Executor for Init {
         let status = inherited::status();
         // This helper ignores SIGPIPE (a hook need not read its stdin); the program must not inherit that.
         sys::default_signals();
-        let _nobody_listens = sys::write(status, &[REACHED]);
+        // The reader may have ended.
+        let _ = sys::write(status, &[REACHED]);
         let hooks = self.0.hooks.iter();
         let hooks = hooks.map(|hook| hook.begin(self.0.birth.as_ref()));
         let error = match hooks.collect::<Result<Vec<_>, _>>() {
             Ok(hooks) => self.0.go_on(hooks),
             Err(text) => text,
         };
-        let _nobody_listens = sys::write(status, error.as_bytes());
+        // The reader may have ended.
+        let _ = sys::write(status, error.as_bytes());
         sys::exit_now(127)
     }
 }

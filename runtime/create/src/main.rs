@@ -74,7 +74,7 @@ fn main() -> std::process::ExitCode {
     }
     if option.as_deref() == Some("--hooks") {
         // The monitor is protected; what an operator's hook does is not.
-        let _only_raised = fs::write("/proc/self/oom_score_adj", "0");
+        let _ = fs::write("/proc/self/oom_score_adj", "0");
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         let done = given().and_then(|(launch, spec)| hooks::run(&launch, &spec, &point, pid));
@@ -196,7 +196,8 @@ fn give_stdio(spec: &Spec, process: &Process) {
     if let Some(uid) = mapped.into_iter().next() {
         for fd in inherited::stdio() {
             if sys::stat_fd(fd).is_ok_and(|(_, device)| device.is_none()) {
-                let _stays_roots = sys::chown_fd(fd, uid);
+                // If it fails, root stays the owner.
+                let _ = sys::chown_fd(fd, uid);
             }
         }
     }

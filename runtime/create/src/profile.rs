@@ -81,7 +81,7 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, String> {
         context.add_arch(architecture(*arch)?).map_err(at)?;
     }
     // Decide by a binary tree instead of a list: fewer instructions per system call.
-    let _not_in_old_libraries = context.set_ctl_optimize(2);
+    let _ = context.set_ctl_optimize(2);
     for rule in profile.syscalls().iter().flatten() {
         add(&mut context, rule, default)?;
     }

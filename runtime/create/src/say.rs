@@ -21,12 +21,14 @@ pub(crate) fn has_socket() -> bool {
 }
 
 pub(crate) fn send(report: &Report) {
-    let _nobody_listens = sys::write(inherited::report(), &report.encode());
+    // The reader may have ended.
+    let _ = sys::write(inherited::report(), &report.encode());
 }
 
 /// Makes libcontainer's ERROR lines reports.
 pub(crate) fn install() {
-    let _only_once = tracing::subscriber::set_global_default(Errors);
+    // It is set once.
+    let _ = tracing::subscriber::set_global_default(Errors);
 }
 
 /// An error with all its causes, in one line.

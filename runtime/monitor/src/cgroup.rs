@@ -118,7 +118,8 @@ impl Cgroups {
     pub fn processes(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.session_parent() {
-            let _as_far_as_they_are_known = cgroup_tree::list_processes(dir, &mut pids);
+            // The processes found before an error are used.
+            let _ = cgroup_tree::list_processes(dir, &mut pids);
         }
         pids
     }
@@ -228,7 +229,8 @@ fn kill_by_hand(dir: &Path) -> io::Result<()> {
         let frozen = freezer.exists() && write_file(&freezer, b"FROZEN").is_ok();
         let listed = cgroup_tree::list_processes(dir, &mut pids);
         for pid in &pids {
-            let _gone_already = sys::kill(*pid, libc::SIGKILL);
+            // It may have ended already.
+            let _ = sys::kill(*pid, libc::SIGKILL);
         }
         if frozen {
             write_file(&freezer, b"THAWED")?;

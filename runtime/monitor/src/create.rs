@@ -239,7 +239,8 @@ fn spawn(
             unsafe {
                 sys::close_all_but(&mut keep);
             }
-            let _not_executed = sys::execve(&path, &argv, &env);
+            // It returns only if it fails, and the process then exits.
+            let _ = sys::execve(&path, &argv, &env);
             sys::exit_now(127)
         }
     }

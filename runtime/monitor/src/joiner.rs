@@ -32,7 +32,8 @@ pub(crate) fn join(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
         Ok(()) => match unsafe { sys::fork_sibling() } {
             Ok(Fork::Child) => be_born(tail, &ends),
             Ok(Fork::Parent(pid)) => {
-                let _monitor_gone = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
+                // The monitor may have ended.
+                let _ = sys::write(ends.birth.as_fd(), &pid.to_ne_bytes());
                 0
             }
             Err(e) => say(&ends, &format!("clone into the container: {e}")),
@@ -43,7 +44,8 @@ pub(crate) fn join(tail: &Tail, target: &Target, ends: ChildEnds) -> ! {
 }
 
 fn say(ends: &ChildEnds, text: &str) -> i32 {
-    let _nobody_listens = sys::write(ends.status.as_fd(), text.as_bytes());
+    // The reader may have ended.
+    let _ = sys::write(ends.status.as_fd(), text.as_bytes());
     127
 }
 
@@ -153,6 +155,7 @@ fn null_stdin() {
         .open("/dev/null")
         && sys::stat_fd(null.as_fd()).is_ok_and(|(_, device)| device == Some(DEV_NULL))
     {
-        let _pipe_stays = sys::dup_to(null.as_raw_fd(), 0);
+        // If it fails, the pipe stays open.
+        let _ = sys::dup_to(null.as_raw_fd(), 0);
     }
 }

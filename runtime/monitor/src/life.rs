@@ -230,7 +230,8 @@ impl Server {
     fn init_ended(&mut self, status: Status) {
         let finished_at = output::now();
         self.check_start();
-        let _what_is_left_is_tried_again_at_delete = self.cgroups.kill_all();
+        // Delete tries again with any process that is left.
+        let _ = self.cgroups.kill_all();
         self.ended = Some((status, finished_at, Instant::now() + DRAIN));
         self.stdin = None;
     }
@@ -247,7 +248,8 @@ impl Server {
         };
         // A full or broken disk must not hide the exit from the daemon that is connected.
         if let Err(e) = write_exit(&exit) {
-            let _nobody_reads = writeln!(io::stderr(), "cairn-monitor: write the exit file: {e}");
+            // The reader of stderr may have ended.
+            let _ = writeln!(io::stderr(), "cairn-monitor: write the exit file: {e}");
         }
         self.exit = Some(exit);
         self.phase = Phase::Exited;

@@ -64,9 +64,10 @@ pub fn open(path: &str) -> io::Result<File> {
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(below(&open_directory(directory)?, file.as_ref(), flags)?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("not a regular file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a regular file"))
     }
 }
 
@@ -78,9 +79,10 @@ fn open_directory(path: &str) -> io::Result<OwnedFd> {
 
 fn below(dir: &OwnedFd, path: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let mode = match flags.contains(OFlags::CREATE) {
-        true => Mode::from_raw_mode(0o640),
-        false => Mode::empty(),
+    let mode = if flags.contains(OFlags::CREATE) {
+        Mode::from_raw_mode(0o640)
+    } else {
+        Mode::empty()
     };
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {

@@ -66,7 +66,7 @@ fn keep(dir: &Path) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
     let launch = read_launch()?;
     // The daemon started us in its session; a Ctrl-C there is not for us. Fails if we lead one already.
-    let _leader_already = sys::setsid();
+    let _ = sys::setsid();
     sys::become_subreaper()?;
     // Nothing in a container may trace us or our children before their execve.
     sys::forbid_dumps()?;
@@ -100,7 +100,8 @@ fn keep(dir: &Path) -> io::Result<()> {
 /// Until a signal ends it: systemd takes a scope away, and with it the count of its OOM kills, the moment that nothing
 /// runs in it.
 fn hold() -> io::Result<()> {
-    let _leader_already = sys::setsid();
+    // The process may lead its session already.
+    let _ = sys::setsid();
     sys::wait_signal(&[libc::SIGTERM, libc::SIGINT]).map(drop)
 }
 

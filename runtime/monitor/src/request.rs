@@ -95,7 +95,8 @@ impl Server {
         }
         let session = self.next_number;
         self.next_number += 1;
-        match Exec::start(session, asker, exec, target, &self.cgroups) {
+        let (peer, request) = asker;
+        match Exec::start(session, peer, request, exec, target, &self.cgroups) {
             Ok(exec) => self.execs.push(exec),
             Err(text) => self.fail(asker, text),
         }
@@ -172,7 +173,8 @@ impl Server {
         }
         if all {
             for pid in self.cgroups.processes() {
-                let _gone_already = sys::kill(pid, signal);
+                // It may have ended already.
+                let _ = sys::kill(pid, signal);
             }
             return Ok(());
         }

@@ -221,7 +221,8 @@ impl Server {
             Token::Signals => self.reap(),
             Token::Listener => {
                 if let Ok((socket, _)) = self.listener.accept() {
-                    let _hung_up_again = self.admit(socket.into());
+                    // The client may have disconnected already.
+                    let _ = self.admit(socket.into());
                 }
             }
             Token::Peer(id) => self.serve(id, events),

@@ -74,7 +74,8 @@ const MAX_ERROR: usize = 4096;
 impl Exec {
     pub(crate) fn start(
         session: u32,
-        (peer, request): (u64, u32),
+        peer: u64,
+        request: u32,
         exec: ExecRequest,
         target: &Target,
         cgroups: &Cgroups,
@@ -115,7 +116,8 @@ impl Exec {
         };
         let forked = started
             .open_ends(
-                (child_birth, child_go),
+                child_birth,
+                child_go,
                 exec.tty,
                 exec.stdin,
                 exec.window,
@@ -139,7 +141,8 @@ impl Exec {
     /// Pipes or the console socket; our ends stay here.
     fn open_ends(
         &mut self,
-        (birth, go): (OwnedFd, OwnedFd),
+        birth: OwnedFd,
+        go: OwnedFd,
         tty: bool,
         stdin: bool,
         window: Option<(u16, u16)>,
@@ -173,7 +176,8 @@ impl Exec {
         for fd in [&in_read, &out_write, &err_write] {
             // So that the user can open /dev/stdout by name; root's otherwise.
             if uid != 0 {
-                let _still_roots = sys::chown_fd(fd.as_fd(), uid);
+                // If it fails, root stays the owner.
+                let _ = sys::chown_fd(fd.as_fd(), uid);
             }
         }
         self.streams = Streams {
@@ -236,7 +240,7 @@ impl Exec {
         match self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c)) {
             Ok(()) => {
                 // It may have been killed meanwhile: its end tells that.
-                let _it_hears = go.map(|go| sys::write(go.as_fd(), &[1]));
+                let _ = go.map(|go| sys::write(go.as_fd(), &[1]));
             }
             Err(e) if sys::is_child(pid) => {
                 self.error = format!("set the scheduler: {e}").into_bytes();
@@ -332,7 +336,8 @@ impl Exec {
                 // Not let go any more: it ends by itself, wherever it is.
                 self.joiner.go = None;
             }
-            let _already_gone = self.kill();
+            // It may have ended already.
+            let _ = self.kill();
         }
     }
 
@@ -348,7 +353,8 @@ impl Exec {
 
     fn kill_joiner(&self) {
         if self.has_joiner() {
-            let _already_gone = sys::kill(self.joiner.pid, libc::SIGKILL);
+            // It may have ended already.
+            let _ = sys::kill(self.joiner.pid, libc::SIGKILL);
         }
     }
 

@@ -230,7 +230,8 @@ fn own_stdio(uid: u32) {
             && owner != uid
             && device != Some(DEV_NULL)
         {
-            let _not_ours = sys::chown_fd(fd, uid);
+            // If it fails, the owner stays as it is.
+            let _ = sys::chown_fd(fd, uid);
         }
     }
 }

@@ -125,7 +125,8 @@ impl Systemd {
                 Ok(pid)
             }
             Err(error) => {
-                let _already_gone = hold.kill().await;
+                // It may have ended already.
+                let _ = hold.kill().await;
                 Err(error)
             }
         }

@@ -62,7 +62,7 @@ async fn join(remote: &mut Remote, monitor: &Monitor, wanted: Wanted, limits: &L
     };
     for id in ids {
         // The stdin's may be over already.
-        let _container_gone = monitor.detach(id).await;
+        let _ = monitor.detach(id).await;
     }
     outcome
 }
@@ -80,7 +80,8 @@ async fn serve(
         let input = input.map(|input| (input.attach_id, input.stdin));
         if let (Some(from), Some((id, Some(to)))) = (stdin, input) {
             feed(from, to).await;
-            let _container_gone = monitor.detach(id).await;
+            // The container may have ended.
+            let _ = monitor.detach(id).await;
         }
     };
     let resizing = optional(sizes.map(|from| {

@@ -59,7 +59,8 @@ pub(super) async fn show(mut from: StreamOut, to: Option<&Output>, ended: &Cance
             }
         }
         if let Some(to) = to {
-            let _reset_or_gone = to.send(piece.freeze()).await;
+            // The client may have reset the stream or disconnected.
+            let _ = to.send(piece.freeze()).await;
         }
     }
 }

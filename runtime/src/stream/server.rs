@@ -169,7 +169,8 @@ impl Streams {
         place: Place,
     ) {
         let head = time_for_head(peer);
-        let _only_slower = stream.set_nodelay(true);
+        // Without it the connection is slower.
+        let _ = stream.set_nodelay(true);
         let Ok(hang_up) = HangUp::of(&stream) else {
             return;
         };

@@ -99,7 +99,8 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     pub(super) fn lines(&mut self, lines: &[u8]) {
-        let _all_or_stopped = lines
+        // It stops at the first line that fails.
+        let _ = lines
             .split_inclusive(|b| *b == b'\n')
             .all(|line| self.line(line));
     }

@@ -121,9 +121,10 @@ impl Daemon {
             self.configure_cni("10-test", conflist)?;
         }
         // A hook may block for as long as a test looks around, and a plugin of a test may be slow on a busy machine.
-        let nri = match self.setup.toml.contains("[nri]") {
-            true => "",
-            false => "\n[nri]\nrequest_timeout = \"60s\"\n",
+        let nri = if self.setup.toml.contains("[nri]") {
+            ""
+        } else {
+            "\n[nri]\nrequest_timeout = \"60s\"\n"
         };
         let toml = format!(
             "version = 1\n{}\n[cgroup]\nparent = {:?}\n\n{}{nri}",

@@ -139,9 +139,10 @@ async fn later_may_remove(s: &Stage) -> Checked {
 /// A plugin that answers the creation of `new`, and of nothing else.
 fn answers_new(plugin: &Plugin, answer: CreateContainerResponse) {
     plugin.creates(move |request| {
-        match request.container.as_ref().is_some_and(|c| c.name == "new") {
-            true => answer.clone(),
-            false => CreateContainerResponse::default(),
+        if request.container.as_ref().is_some_and(|c| c.name == "new") {
+            answer.clone()
+        } else {
+            CreateContainerResponse::default()
         }
     });
 }

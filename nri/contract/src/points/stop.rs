@@ -138,9 +138,10 @@ async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::P
         killed.map_err(Into::into),
     )?;
     eventually("the pause process ends", || async {
-        match look::runs(run.pid) {
-            true => Err("it runs".to_owned()),
-            false => Ok(()),
+        if look::runs(run.pid) {
+            Err("it runs".to_owned())
+        } else {
+            Ok(())
         }
     })
     .await?;

@@ -245,7 +245,8 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
     for fd in keep.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
         if fd > first {
             let last = if fd == u32::MAX { fd } else { fd - 1 };
-            let _cannot_fail = close_range(first, last, 0);
+            // The arguments are valid, so it cannot fail.
+            let _ = close_range(first, last, 0);
         }
         first = first.max(fd.saturating_add(1));
     }
@@ -256,7 +257,8 @@ pub unsafe fn close_all_but(keep: &mut [RawFd]) {
 /// # Safety
 /// Nothing that owns one, or uses one of the first three, is used or dropped afterwards.
 pub unsafe fn close_all() {
-    let _cannot_fail = close_range(0, u32::MAX, 0);
+    // The arguments are valid, so it cannot fail.
+    let _ = close_range(0, u32::MAX, 0);
 }
 
 /// Closes every descriptor from 3 on that could lead to a file: all but sockets, pipes, and those to keep.
@@ -286,7 +288,8 @@ pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
         }
         fd += 1;
     }
-    let _cannot_fail = close_range(end as u32, u32::MAX, 0);
+    // The arguments are valid, so it cannot fail.
+    let _ = close_range(end as u32, u32::MAX, 0);
 }
 
 fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {

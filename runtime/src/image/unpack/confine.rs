@@ -33,7 +33,7 @@ pub(super) enum Rights {
 /// Shuts the process in; what it can reach afterwards is its directory and its three streams. No file grows beyond `bytes`.
 pub(super) fn confine(dir: &Path, bytes: u64, rights: Rights) -> io::Result<OwnedFd> {
     // Raising it is allowed to everybody; the daemon's protection is its own.
-    let _already_higher = std::fs::write("/proc/self/oom_score_adj", "0");
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let limits = [
         (Resource::As, MEMORY_MAX),
         (Resource::Core, 0),
