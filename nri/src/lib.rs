@@ -174,13 +174,14 @@ mod settings;
 mod settle;
 mod shared;
 mod shorten;
-#[cfg(feature = "sim")]
-pub mod sim;
 mod source;
 pub mod validate;
 mod validators;
 pub mod wire;
 
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use nri_sim as sim;
 /// The messages on the wire.
 pub use proto_nri as proto;
 

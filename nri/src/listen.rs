@@ -41,7 +41,7 @@ impl Unregistered {
 #[cfg(feature = "sim")]
 impl crate::Adaptation {
     /// A plugin connects.
-    pub fn connect(&self, socket: crate::sim::Memory) {
+    pub fn connect(&self, socket: nri_sim::Memory) {
         let shared: &Arc<Shared> = &self.shared;
         let shared = shared.clone();
         shared.welcome(socket, Arc::new(Identity::unknown()), None);

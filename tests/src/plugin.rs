@@ -20,7 +20,7 @@ use nri::{
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
-use crate::until::PATIENCE;
+use testkit::until::PATIENCE;
 
 /// One event as the plugin got it.
 #[derive(Clone, Debug)]

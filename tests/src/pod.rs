@@ -5,9 +5,9 @@ use std::{collections::HashMap, fs, path::Path};
 use k8s_cri::v1::{self as cri};
 use tonic::Status;
 
-use testkit::client::namespaces;
+use testkit::{client::namespaces, until::until};
 
-use crate::{client::Cri, container::Container, image::BUSYBOX, until::until};
+use crate::{client::Cri, container::Container, image::BUSYBOX};
 
 /// Puts a pod on the host's network.
 ///

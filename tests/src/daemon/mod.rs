@@ -14,14 +14,13 @@ use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use k8s_cri::v1 as cri;
 use tempfile::TempDir;
+use testkit::{look, until::poll_within};
 
 use crate::{
     bins,
     client::Client,
     client::Cri,
     image::{BUSYBOX, Image},
-    look,
-    until::poll_within,
     yard::{Ended, Yard},
 };
 

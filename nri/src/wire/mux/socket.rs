@@ -5,7 +5,7 @@ use std::io;
 use tokio::net::UnixStream;
 
 #[cfg(feature = "sim")]
-use crate::sim::Memory;
+use nri_sim::Memory;
 
 #[derive(Debug)]
 pub enum Socket {

@@ -125,7 +125,8 @@ struct Tracked<F> {
     key: Option<Key>,
 }
 
-pub(crate) fn spawn<F>(task: F) -> JoinHandle<F::Output>
+/// As `tokio::spawn`, in the order of the seed.
+pub fn spawn<F>(task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
