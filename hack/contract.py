@@ -4,26 +4,32 @@
     contract.py --table                   runs every runtime that can be had; writes the columns into CONTRACT.md
     contract.py --table A.json B.json     the same from results that are there; cairn*.json together are cairn's
     contract.py --repeat N                the fast points N times each, in shares on cairns side by side
-    contract.py --violations [NAME...]    all points for each seeded violation of cairn, held against violations.toml
+    contract.py --violations [NAME...]    all points for each patch of tests/violations, held against the patch's head
     contract.py --violations --fast ...   the same with the fast points, and those that must catch it: a third of the time
 
 CONTRACT_JOBS=n runs n runtimes at a time (default: two for each processor; they mostly wait).
 """
 import concurrent.futures
 import datetime
+import fcntl
 import fnmatch
 import json
 import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
+
+import patched
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 SUITE = REPO / "nri/contract"
+VIOLATIONS = REPO / "tests/violations"
 RUNTIMES = ["cairn", "containerd", "crio"]
 BEGIN = "<!-- hack/contract --table: begin -->"
 END = "<!-- hack/contract --table: end -->"
@@ -141,57 +147,143 @@ def matches(globs, point):
     return any(fnmatch.fnmatchcase(point, glob.strip()) for glob in globs.split(","))
 
 
-def violation(name, entry, scratch, fast):
-    """Whether the points that say so fail, and no others: what is wrong, and what failed."""
-    if "nri" in entry:
-        return by_nri(name, entry["nri"])
+class Broken(Exception):
+    """There is no result, and why."""
+
+
+def catalogue():
+    """The head of each patch."""
+    heads = {path.stem: re.split("^--- ", path.read_text(), flags=re.M)[0] for path in VIOLATIONS.glob("*.patch")}
+    return {name: tomllib.loads(head) for name, head in heads.items()}
+
+
+def cargo(tree, verb, *words):
+    """With hack/test's choice of packages and features, without debug information: a build is linked for each patch."""
+    command = ["cargo", verb, "--workspace", "--features", "cairn/fault", *words]
+    env = {"CARGO_TARGET_DIR": str(tree.parent), "CARGO_INCREMENTAL": "1", "CARGO_PROFILE_DEV_DEBUG": "0"}
+    return subprocess.run(command, cwd=tree, env=os.environ | env, capture_output=True, text=True)
+
+
+def build(tree, programs):
+    """Builds cairn in the tree, into a directory of its own with links to all other programs."""
+    done = cargo(tree, "build", "--quiet", "--bin", "cairn")
+    if done.returncode:
+        raise Broken(f"does not build\n{done.stderr.rstrip()}")
+    programs.mkdir()
+    for program in pathlib.Path(os.environ["bin"]).iterdir():
+        if program.is_file() and os.access(program, os.X_OK) and program.name != "cairn":
+            (programs / program.name).symlink_to(program.resolve())
+    shutil.copy2(tree.parent / "debug/cairn", programs)
+
+
+def ask(programs, globs, fast):
+    """All points, or the fast ones and those of the globs, of the cairn of this directory, which is removed."""
     points = {}
-    for args in [["--fast"], ["--only", ",".join(entry["caught_by"])]] if fast else [[]]:
-        result, why = run("cairn", scratch / f"{name}.json", *args, VIOLATE=name)
-        if result is None:
-            return [f"no result: {why}"], []
-        points |= {p["id"]: p["result"] for p in result["points"]}
-    failed = [point for point, kind in points.items() if kind in ("fail", "passed unexpectedly")]
-    caught_by = entry["caught_by"]
+    try:
+        for n, args in enumerate([["--fast"], ["--only", ",".join(globs)]] if fast else [[]]):
+            result, why = run("cairn", programs / f"{n}.json", *args, CAIRN_BIN_DIR=str(programs))
+            if result is None:
+                raise Broken(f"no result: {why}")
+            points |= {p["id"]: p["result"] for p in result["points"]}
+    finally:
+        shutil.rmtree(programs)
+    return points, [point for point, kind in points.items() if kind in ("fail", "passed unexpectedly")]
+
+
+def ask_nri(tree, test):
+    """Whether this test of the crate nri holds in the tree."""
+    files = [path for path in (tree / "nri/tests").rglob("*.rs") if f"fn {test}(" in path.read_text()]
+    if len(files) != 1:
+        raise Broken(f"the crate nri has {len(files)} tests called {test}")
+    target = files[0].relative_to(tree / "nri/tests").parts[0].removesuffix(".rs")
+    done = cargo(tree, "test", "--test", target, "--", test)
+    result = re.search(rf"^test (?:\S*::)?{test} \.\.\. (ok|FAILED)$", done.stdout, re.M)
+    if not result:
+        raise Broken(f"(nri) {test} does not run\n{done.stderr.rstrip()}")
+    return result[1] == "ok"
+
+
+def caught(programs, caught_by, fast):
+    """Whether the points that say so fail, and no others: what is wrong, and what failed."""
+    try:
+        points, failed = ask(programs, caught_by, fast)
+    except Broken as error:
+        return [str(error)], []
     expected = [point for point in points if any(matches(globs, point) for globs in caught_by)]
     wrong = [f"not caught by {point}" for point in expected if point not in failed]
     wrong += [f"also caught by {point}" for point in failed if point not in expected]
-    if not failed:
-        wrong.append("caught by no point")
     return wrong, failed
 
 
-def by_nri(name, test):
-    """Whether this test of the crate nri is red by the violation; hack/test's choice of features."""
-    command = ["cargo", "test", "--quiet", "--workspace", "--features", "cairn/fault"]
-    targets = sorted(path.stem for path in (REPO / "nri/tests").glob("*.rs"))
-    command += [word for target in targets for word in ("--test", target)] + ["--no-fail-fast", "--", test]
-    done = subprocess.run(command, cwd=REPO, env=os.environ | {"NRI_VIOLATE": name}, capture_output=True, text=True)
-    red = re.search(rf"^    (\S*::)?{test}$", done.stdout, re.M)
-    return ([] if red else [f"not caught by {test} (nri)"]), [f"(nri) {test}"] if red else []
+def prepare(name, entry, tree, programs, fast):
+    """Builds a violation; returns what asks who catches it."""
+    try:
+        patched.lay(tree, VIOLATIONS / f"{name}.patch")
+        if "nri" not in entry:
+            build(tree, programs)
+            return lambda: caught(programs, entry["caught_by"], fast)
+        test = entry["nri"]
+        holds = ask_nri(tree, test)
+        return lambda: ([f"not caught by (nri) {test}"], []) if holds else ([], [f"(nri) {test}"])
+    except (Broken, patched.DoesNotApply) as error:
+        wrong = [str(error)]
+        return lambda: (wrong, [])
+
+
+def without_a_patch(entries, tree, programs, fast):
+    """What fails in the tree as it is."""
+    patched.lay(tree)
+    failed = [f"(nri) {entry['nri']}" for entry in entries if "nri" in entry and not ask_nri(tree, entry["nri"])]
+    globs = {glob for entry in entries for glob in entry.get("caught_by", [])}
+    if globs:
+        build(tree, programs)
+        failed += ask(programs, sorted(globs), fast)[1]
+    return failed
+
+
+def report(name, ask, done):
+    """Asks, and whether all is right."""
+    wrong, failed = ask()
+    done()
+    lines = [f"{'FAIL' if wrong else 'ok':<5} {name:<34} caught by {len(failed)}: {', '.join(failed)}"]
+    lines += [f"      {line}" for text in wrong for line in text.splitlines()]
+    print("\n".join(lines), flush=True)
+    return not wrong
 
 
 def violations(names, fast):
-    every = tomllib.loads((SUITE / "violations.toml").read_text())
+    every = catalogue()
     unknown = set(names) - set(every)
     if unknown:
         sys.exit(f"contract: no violation is called {', '.join(sorted(unknown))}")
-    chosen = {name: entry for name, entry in every.items() if not names or name in names}
-    bad = 0
-    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        runs = {
-            pool.submit(violation, name, entry, pathlib.Path(scratch), fast): name
-            for name, entry in chosen.items()
-        }
-        for done in concurrent.futures.as_completed(runs):
-            name = runs[done]
-            wrong, failed = done.result()
-            print(f"{'FAIL' if wrong else 'ok':<5} {name:<34} caught by {len(failed)}: {', '.join(failed)}", flush=True)
-            for line in wrong:
-                print(f"      {line}", flush=True)
-            bad += bool(wrong)
-    print(f"contract: {len(chosen)} violations, {len(chosen) - bad} caught by the points that say so and by no others")
-    return 1 if bad else 0
+    # Those of one crate after each other: less is built.
+    file = {name: re.search("^--- (.*)", (VIOLATIONS / f"{name}.patch").read_text(), re.M)[1] for name in every}
+    chosen = sorted(names or every, key=lambda name: (file[name], name))
+    tree = pathlib.Path(os.environ["CARGO_TARGET_DIR"]).resolve() / "violations/tree"
+    tree.mkdir(parents=True, exist_ok=True)
+    # Of programs that are built and not yet asked.
+    places = threading.Semaphore(JOBS + 1)
+    with (
+        open(tree.parent / "lock", "w") as lock,
+        tempfile.TemporaryDirectory(dir=tree.parent) as scratch,
+        concurrent.futures.ThreadPoolExecutor(JOBS) as pool,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        scratch = pathlib.Path(scratch)
+        try:
+            failed = without_a_patch([every[name] for name in chosen], tree, scratch / "none", fast)
+        except Broken as error:
+            failed = [str(error)]
+        if failed:
+            sys.exit(f"contract: without a violation: {', '.join(failed)}")
+        right = []
+        for name in chosen:
+            places.acquire()
+            ask = prepare(name, every[name], tree, scratch / name, fast)
+            right.append(pool.submit(report, name, ask, places.release))
+        good = sum(done.result() for done in right)
+    print(f"contract: {len(chosen)} violations, {good} caught by the points that say so and by no others")
+    return 0 if good == len(chosen) else 1
 
 
 # ---- the same again and again -----------------------------------------------------------------------

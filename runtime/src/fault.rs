@@ -1,37 +1,53 @@
 //! Fault points: named places at which a test makes the daemon fail.
 //!
-//! `CAIRN_FAULT=name=error|hang|abort` (several by comma) arms them; only with the feature
-//! `fault`, which the release build does not have. A name with `@n` fires at the n-th pass.
-
-/// A test armed this point of an async way; shown as its name.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Fired(String);
-
-/// What an armed point does.
-#[derive(Clone, Copy, PartialEq)]
-#[cfg_attr(not(feature = "fault"), expect(dead_code, reason = "none is armed"))]
-enum Act {
-    Error,
-    Hang,
-    Abort,
-}
-
-#[cfg(not(feature = "fault"))]
-fn fires(_: &str) -> Option<Act> {
-    None
-}
+//! `CAIRN_FAULT=name=error|hang|abort` (several by comma) arms them, with the feature `fault` only. A name with `@n`
+//! fires at the n-th pass. Without the feature, [`Fired`] has no value, so that a point compiles to nothing.
 
 #[cfg(feature = "fault")]
-use armed::fires;
+pub use armed::{Fired, pass, point};
+#[cfg(not(feature = "fault"))]
+pub use unarmed::{Fired, pass, point};
+
+#[cfg(not(feature = "fault"))]
+mod unarmed {
+    use std::fmt::Display;
+
+    #[derive(Debug, thiserror::Error)]
+    pub enum Fired {}
+
+    /// # Errors
+    /// None.
+    #[inline(always)]
+    pub fn point(_: impl Display) -> Result<(), Fired> {
+        Ok(())
+    }
+
+    /// # Errors
+    /// None.
+    #[inline(always)]
+    pub async fn pass(_: &str) -> Result<(), Fired> {
+        Ok(())
+    }
+}
 
 #[cfg(feature = "fault")]
 mod armed {
-    use std::{collections::HashMap, env, process, sync::OnceLock};
+    use std::{collections::HashMap, env, fmt::Display, future, process, sync::OnceLock};
 
     use parking_lot::Mutex;
 
-    use super::Act;
+    /// A test armed this point; shown as its name.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    pub struct Fired(String);
+
+    /// What an armed point does.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Act {
+        Error,
+        Hang,
+        Abort,
+    }
 
     struct Fault {
         act: Act,
@@ -58,7 +74,7 @@ mod armed {
     }
 
     /// What to do at this pass, if anything. Each armed fault fires once.
-    pub(super) fn fires(name: &str) -> Option<Act> {
+    fn fires(name: &str) -> Option<Act> {
         let faults =
             FAULTS.get_or_init(|| Mutex::new(parse(&env::var("CAIRN_FAULT").unwrap_or_default())));
         let mut faults = faults.lock();
@@ -73,28 +89,29 @@ mod armed {
         }
         Some(act)
     }
-}
 
-/// A place in blocking code. `hang` is an error here: a thread that never returns would keep
-/// the daemon from ending.
-///
-/// # Errors
-/// The name, when a test armed this point.
-pub fn point(name: &str) -> Result<(), String> {
-    match fires(name) {
-        Some(_) => Err(name.to_owned()),
-        None => Ok(()),
+    /// A place in blocking code. `hang` is an error here: a thread that never returns would keep
+    /// the daemon from ending.
+    ///
+    /// # Errors
+    /// A test armed this point.
+    pub fn point(name: impl Display) -> Result<(), Fired> {
+        let name = name.to_string();
+        match fires(&name) {
+            Some(_) => Err(Fired(name)),
+            None => Ok(()),
+        }
     }
-}
 
-/// A place in async code.
-///
-/// # Errors
-/// The name, when a test armed this point.
-pub async fn pass(name: &str) -> Result<(), Fired> {
-    match fires(name) {
-        Some(Act::Hang) => std::future::pending().await,
-        Some(_) => Err(Fired(name.to_owned())),
-        None => Ok(()),
+    /// A place in async code.
+    ///
+    /// # Errors
+    /// A test armed this point.
+    pub async fn pass(name: &str) -> Result<(), Fired> {
+        match fires(name) {
+            Some(Act::Hang) => future::pending().await,
+            Some(_) => Err(Fired(name.to_owned())),
+            None => Ok(()),
+        }
     }
 }

@@ -91,7 +91,7 @@ impl SpecStore {
         let (path, unsynced) = (self.path(id), self.unsynced.clone());
         let bytes = serde_json::to_vec(specs).step(&format!("container {id}: encode its spec"))?;
         blocking(move || {
-            crate::fault::point("store.spec").map_err(store::Error::Fault)?;
+            crate::fault::point("store.spec")?;
             unsynced.replace(&path, &bytes)
         })
         .await?;

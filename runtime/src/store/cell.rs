@@ -167,6 +167,13 @@ mod tests {
         }
     }
 
+    fn refused(message: &str) -> Error {
+        Error::Encode {
+            id: "a".into(),
+            message: message.into(),
+        }
+    }
+
     #[tokio::test]
     async fn a_change_is_on_disk_when_it_returns() {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -214,7 +221,7 @@ mod tests {
         deleted.expect("delete");
         let text = changed.expect_err("it was deleted").to_string();
         assert_eq!(text, "stone a: not found");
-        let beside = async { Err::<(), _>(Error::Fault("written beside a deleted record".into())) };
+        let beside = async { Err::<(), _>(refused("written beside a deleted record")) };
         let error = cell
             .change_after(beside, |_| {})
             .await
@@ -234,7 +241,7 @@ mod tests {
         let store = Store::open(dir.path().join("stones"), Unsynced::default()).expect("open");
         let cell = Cell::of(store.clone(), stone("a", 1));
         cell.change(|_| {}).await.expect("write");
-        let beside = async { Err(Error::Fault("x".into())) };
+        let beside = async { Err(refused("x")) };
         cell.delete_after(beside).await.expect_err("refused");
         cell.change(|s| s.weight = 2).await.expect("still there");
         assert_eq!(store.load(false).expect("load").0, [stone("a", 2)]);

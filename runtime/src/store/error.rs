@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::fault::Fired;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{step} {}: {source}", path.display())]
@@ -20,7 +22,7 @@ pub enum Error {
     #[error("{kind} {id}: not found")]
     Deleted { kind: &'static str, id: String },
     #[error("fault point {0}")]
-    Fault(String),
+    Fault(#[from] Fired),
 }
 
 impl Error {

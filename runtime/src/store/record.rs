@@ -133,7 +133,7 @@ impl<R: Record> Store<R> {
     }
 
     pub(super) fn save(&self, record: &R) -> Result<(), Error> {
-        crate::fault::point(&format!("store.{}", R::KIND)).map_err(Error::Fault)?;
+        crate::fault::point(format_args!("store.{}", R::KIND))?;
         let bytes = serde_json::to_vec_pretty(&Envelope {
             schema: R::SCHEMA,
             record,

@@ -2,6 +2,7 @@
 //! sources. A broken one names the file and line, or the dependency.
 
 mod documents;
+mod patches;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

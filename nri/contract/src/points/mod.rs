@@ -88,6 +88,7 @@ mod tests {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Violation {
+        guarantee: String,
         breaks: String,
         #[serde(default)]
         caught_by: Vec<String>,
@@ -97,20 +98,33 @@ mod tests {
         because: String,
     }
 
+    /// The heads of the patches, by their names.
     fn violations() -> BTreeMap<String, Violation> {
-        toml::from_str(include_str!("../../violations.toml")).expect("TOML")
+        let patches = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/violations");
+        let patches = std::fs::read_dir(patches).expect("a directory");
+        let heads = patches.map(|patch| {
+            let path = patch.expect("an entry").path();
+            let text = std::fs::read_to_string(&path).expect("a patch");
+            let (head, _) = text.split_once("\n--- ").expect("a head and a diff");
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            let head = toml::from_str(head).unwrap_or_else(|e| panic!("{name}: {e}"));
+            (name.to_string(), head)
+        });
+        heads.collect()
     }
 
     #[test]
     fn each_violation_is_caught_by_points_that_exist() {
-        let (all, points) = (violations(), super::all());
+        let (all, points, guarantees) = (violations(), super::all(), guarantees());
         for (name, violation) in &all {
             let Violation {
+                guarantee,
                 breaks,
                 caught_by,
                 nri,
                 because,
             } = violation;
+            assert!(guarantees.contains(guarantee), "{name}: {guarantee}");
             assert!(!breaks.is_empty(), "{name}");
             assert_eq!(
                 caught_by.is_empty(),

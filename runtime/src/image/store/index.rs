@@ -161,7 +161,8 @@ impl Store {
         config: Option<&Document>,
         names: &Names,
     ) -> Result<Arc<ImageRecord>, Error> {
-        crate::fault::point("image.record.write").map_err(Error::Task)?;
+        crate::fault::point("image.record.write")
+            .map_err(|fired| Error::Task(fired.to_string()))?;
         let (now, losers) = {
             let mut inner = self.lock();
             let known = inner.images.get(&record.id).cloned();
