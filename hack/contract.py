@@ -28,7 +28,7 @@ import tomllib
 import patched
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
-SUITE = REPO / "tests/src/bin/nri-contract"
+SUITE = REPO / "nri/contract"
 VIOLATIONS = REPO / "tests/violations"
 RUNTIMES = ["cairn", "containerd", "crio"]
 BEGIN = "<!-- hack/contract --table: begin -->"
@@ -159,7 +159,7 @@ def catalogue():
 
 def cargo(tree, verb, *words):
     """With hack/test's choice of packages and features, without debug information: a build is linked for each patch."""
-    command = ["cargo", verb, "--workspace", "--features", "cairn/fault,nri/stub,nri/fuzzing", *words]
+    command = ["cargo", verb, "--workspace", "--features", "cairn/fault", *words]
     env = {"CARGO_TARGET_DIR": str(tree.parent), "CARGO_INCREMENTAL": "1", "CARGO_PROFILE_DEV_DEBUG": "0"}
     return subprocess.run(command, cwd=tree, env=os.environ | env, capture_output=True, text=True)
 

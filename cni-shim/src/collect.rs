@@ -153,13 +153,12 @@ impl Network {
             });
         }
         if let Some(list) = list.filter(|list| list.collects()) {
-            let outcome = match look {
-                true => Ok(()),
-                false => {
-                    let _alone = all.collecting.write().await;
-                    let valid = all.valid_attachments(&list.name);
-                    all.cni.gc(&list, &valid).await.map_err(Into::into)
-                }
+            let outcome = if look {
+                Ok(())
+            } else {
+                let _alone = all.collecting.write().await;
+                let valid = all.valid_attachments(&list.name);
+                all.cni.gc(&list, &valid).await.map_err(Into::into)
             };
             left.push(Leftover {
                 sandbox_id: String::new(),

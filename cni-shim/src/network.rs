@@ -129,9 +129,10 @@ impl Network {
             Some((_, Backend::Cni(_)))
         );
         self.undo(sandbox_id, Tolerate::Nothing).await?;
-        match by_cni {
-            true => self.attachments.forget(sandbox_id),
-            false => Ok(()),
+        if by_cni {
+            self.attachments.forget(sandbox_id)
+        } else {
+            Ok(())
         }
     }
 

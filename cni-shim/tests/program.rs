@@ -51,9 +51,10 @@ fn well(output: &Output) -> Value {
         "{text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    match text.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_str(&text).expect("is JSON"),
+    if text.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(&text).expect("is JSON")
     }
 }
 

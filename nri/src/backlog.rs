@@ -159,9 +159,10 @@ impl Backlog {
                 let failed = entry.tries >= MAX_TRIES;
                 return failed.then(|| kept.remove(at)).flatten();
             }
-            let oldest = match kept.len() >= MAX_KEPT {
-                true => kept.pop_front(),
-                false => None,
+            let oldest = if kept.len() >= MAX_KEPT {
+                kept.pop_front()
+            } else {
+                None
             };
             kept.push_back(Entry {
                 at: Instant::now(),
@@ -196,9 +197,12 @@ impl Backlog {
     /// The plugin has answered the event. Nothing of an object comes after its Remove.
     pub(crate) fn answered(&self, plugin: &PluginId, event: &About) {
         self.with(plugin, |kept| {
-            kept.retain(|entry| match event.ends_object() {
-                true => !entry.about.is_of(event),
-                false => entry.about != *event,
+            kept.retain(|entry| {
+                if event.ends_object() {
+                    !entry.about.is_of(event)
+                } else {
+                    entry.about != *event
+                }
             });
         });
     }

@@ -10,10 +10,14 @@ use crate::{
     plugin_side::{builtin, handlers::Handlers},
     rt,
     settings::{PluginSettings, Settings},
-    shared::Shared,
+    shared::{Names, Shared},
     source::Source,
     validate::DefaultValidator,
-    wire::{mux::Watches, rpc::Metadata, transport},
+    wire::{
+        mux::{Watch, Watches},
+        rpc::Metadata,
+        transport,
+    },
 };
 
 /// Collects what [`Adaptation`] needs.
@@ -119,10 +123,13 @@ impl Builder {
         self
     }
 
-    /// Records what is said on every connection of a plugin.
-    #[cfg(feature = "record")]
-    pub fn record(mut self, recorder: crate::record::Recorder) -> Self {
-        self.watches = Some(Arc::new(move || Box::new(recorder.connection())));
+    /// Shows the bytes of every connection of a plugin to a [`Watch`] of its own, such as a connection of a recording
+    /// (the package nri-record).
+    pub fn watch<W: Watch + 'static>(
+        mut self,
+        watch: impl Fn() -> W + Send + Sync + 'static,
+    ) -> Self {
+        self.watches = Some(Arc::new(move || Box::new(watch())));
         self
     }
 
@@ -163,10 +170,15 @@ impl Builder {
         }
         let ids = self.in_process.iter().map(|(id, _)| id.clone());
         let shared = Arc::new(Shared::new(
-            (self.runtime_name, self.runtime_version),
+            Names {
+                name: self.runtime_name,
+                version: self.runtime_version,
+            },
             self.settings,
             source,
-            (self.observer, self.metadata, self.watches),
+            self.observer,
+            self.metadata,
+            self.watches,
             ids.collect(),
         ));
         // Lets go of everything should a later step fail.

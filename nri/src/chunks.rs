@@ -13,9 +13,9 @@ use crate::{
 
 /// A message of Synchronize, and what its objects lack.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Chunk {
-    pub(crate) message: SynchronizeRequest,
-    pub(crate) left_out: Vec<LeftOut>,
+pub struct Chunk {
+    pub message: SynchronizeRequest,
+    pub left_out: Vec<LeftOut>,
 }
 
 /// A list cut into messages that fit (NRI-320, NRI-323).
@@ -51,7 +51,7 @@ impl Chunks {
 }
 
 /// Packs greedily: pods, then containers, until a message would be longer than `max` bytes.
-pub(crate) fn chunks(all: Snapshot, max: usize) -> Vec<Chunk> {
+pub fn chunks(all: Snapshot, max: usize) -> Vec<Chunk> {
     let mut out = Chunks {
         max,
         len: 0,

@@ -18,7 +18,7 @@ use crate::{
     policy::{self, Class, Flow, Outcome},
     roster::{Dispatch, NotJoined, Slot},
     rt,
-    settle::{NOTHING, conclude, delivery},
+    settle::{Carried, Who, conclude, delivery},
     shared::Shared,
     wire::event::{HookRequest, container_id, pod_id},
 };
@@ -44,11 +44,7 @@ pub(crate) async fn dispatch<S: Operation>(
     while let Some(slot) = dispatch.next() {
         // On the heap: whoever calls us has a deep stack already.
         let visited = Box::pin(visit(
-            shared,
-            (&dispatch, &slot),
-            step,
-            (exempt, deadline),
-            &mut told,
+            shared, &dispatch, &slot, step, exempt, deadline, &mut told,
         ));
         let flow = visited.await;
         if let Flow::Abort(reason) = flow {
@@ -98,8 +94,8 @@ pub(crate) fn absent<R: HookRequest>(
         if there(id) || !settings.policy.events.has(R::EVENT) {
             continue;
         }
-        let who = (id, None);
-        let flow = conclude(shared, who, request, Outcome::Absent, NOTHING, exempt, told);
+        let (who, carried) = (Who::absent(id), Carried::default());
+        let flow = conclude(shared, who, request, Outcome::Absent, carried, exempt, told);
         if let Flow::Abort(reason) = flow {
             return Err(told.refused(R::EVENT, reason));
         }
@@ -110,9 +106,11 @@ pub(crate) fn absent<R: HookRequest>(
 /// One plugin's turn.
 async fn visit<S: Operation>(
     shared: &Arc<Shared>,
-    (dispatch, slot): (&Dispatch, &Arc<Slot>),
+    dispatch: &Dispatch,
+    slot: &Arc<Slot>,
     step: &mut S,
-    (exempt, deadline): (bool, Option<Instant>),
+    exempt: bool,
+    deadline: Option<Instant>,
     told: &mut Told,
 ) -> Flow {
     let event = S::Request::EVENT;
@@ -127,14 +125,16 @@ async fn visit<S: Operation>(
         }
         // Its caller has waited for it before it took the turn.
         if (holds_turn(event) || !session.is_waited_for()) && pass_by(shared, slot, &session) {
-            let (who, outcome) = ((&slot.id, None), Outcome::Joining);
-            return conclude(shared, who, step.request(), outcome, NOTHING, exempt, told);
+            let (who, carried) = (Who::absent(&slot.id), Carried::default());
+            let outcome = Outcome::Joining;
+            return conclude(shared, who, step.request(), outcome, carried, exempt, told);
         }
     }
     let Some(lane) = until(deadline, slot.take_place().wait()).await else {
         // The operation's own time is over: nobody waits longer for a plugin that joins, or is busy with another pod.
-        let (who, outcome) = ((&slot.id, None), Outcome::Cancelled);
-        return conclude(shared, who, step.request(), outcome, NOTHING, true, told);
+        let (who, carried) = (Who::absent(&slot.id), Carried::default());
+        let outcome = Outcome::Cancelled;
+        return conclude(shared, who, step.request(), outcome, carried, true, told);
     };
     let mut lane = Held::from(lane);
     let mut session = dispatch.asks(slot, event);
@@ -181,8 +181,14 @@ async fn visit<S: Operation>(
             outcome
         }
     };
-    let who = (&slot.id, session.as_ref());
-    let carried = (begun.elapsed(), contents);
+    let who = Who {
+        plugin: &slot.id,
+        session: session.as_ref(),
+    };
+    let carried = Carried {
+        took: begun.elapsed(),
+        contents,
+    };
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
 }
 
@@ -258,7 +264,7 @@ fn send_later<R: HookRequest>(
         shared.close(session, reason.to_owned());
         return;
     };
-    let waits = delivery(&request, &slot.id, Outcome::Joining, NOTHING);
+    let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());
     shared.observer.delivered(&waits);
     told.deliveries.push(waits);
     let place = slot.take_place();
@@ -268,8 +274,8 @@ fn send_later<R: HookRequest>(
         let told = &mut Told::default();
         let mut lane = Held::from(place.wait().await);
         let Some(session) = slot.active() else {
-            let (who, outcome) = ((&slot.id, None), Outcome::Absent);
-            conclude(&shared, who, &request, outcome, NOTHING, true, told);
+            let (who, carried) = (Who::absent(&slot.id), Carried::default());
+            conclude(&shared, who, &request, Outcome::Absent, carried, true, told);
             return;
         };
         if !session.hears(&request) {
@@ -291,8 +297,14 @@ fn send_later<R: HookRequest>(
             left_out,
             ..AnswerContents::default()
         };
-        let who = (&slot.id, Some(&session));
-        let carried = (begun.elapsed(), contents);
+        let who = Who {
+            plugin: &slot.id,
+            session: Some(&session),
+        };
+        let carried = Carried {
+            took: begun.elapsed(),
+            contents,
+        };
         conclude(&shared, who, &request, outcome, carried, true, told);
     });
 }

@@ -79,8 +79,8 @@ pub(crate) async fn establish(
         }),
         Err(reason) => {
             if let Origin::Launched { found, child } = &origin {
-                let who = (Kind::Launched, Some(child.pid));
-                shared.remember_failed(&found.id, who, &reason);
+                let pid = Some(child.pid);
+                shared.remember_failed(&found.id, Kind::Launched, pid, &reason);
             }
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
@@ -170,7 +170,7 @@ async fn configure(
     };
     let (kind, pid) = (link.kind, link.pid);
     let session = new_session(shared, id.clone(), link, config).await;
-    session.inspect_err(|reason| shared.remember_failed(&id, (kind, pid), reason))
+    session.inspect_err(|reason| shared.remember_failed(&id, kind, pid, reason))
 }
 
 /// Sends Configure and makes a session of the answer.
@@ -217,7 +217,7 @@ async fn new_session(
         }
     };
     settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
-    let session = Session::new(id, link, (events, reply.events == 0), settings);
+    let session = Session::new(id, link, events, reply.events == 0, settings);
     let session = Arc::new(session);
     shared.tell(&session.name(), &PluginEvent::Configured { events });
     Ok(session)

@@ -31,7 +31,7 @@ pub struct PeerRule {
 
 /// The process that made a connection.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     pub(crate) uid: u32,
     /// `None` where it is in a PID namespace that is not below ours.
     pub(crate) pid: Option<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(stream: &UnixStream) -> std::io::Result<Self> {
+    pub fn of(stream: &UnixStream) -> std::io::Result<Self> {
         let cred = stream.peer_cred()?;
         let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
         Ok(Self {
@@ -101,9 +101,10 @@ impl Identity {
             return Err(because("it has ended"));
         }
         let wanted = file(program).map_err(|error| format!("program {program:?}: {error}"))?;
-        match running == wanted {
-            true => Ok(()),
-            false => Err(format!("its process does not run {program:?}")),
+        if running == wanted {
+            Ok(())
+        } else {
+            Err(format!("its process does not run {program:?}"))
         }
     }
 }

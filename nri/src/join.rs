@@ -86,7 +86,7 @@ pub(crate) async fn synchronize(
 }
 
 /// Whether this answers a part of the list as it must be answered (NRI-320).
-pub(crate) fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bool {
+pub fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bool {
     !part.more || (reply.more && reply.update.is_empty())
 }
 

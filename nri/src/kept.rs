@@ -19,7 +19,7 @@ use crate::{
     plugin::Session,
     roster::Slot,
     rt,
-    settle::conclude,
+    settle::{Carried, Who, conclude},
     shared::Shared,
     wire::event::HookRequest,
 };
@@ -103,8 +103,14 @@ async fn send<R: HookRequest>(
         left_out: called.left_out,
         ..AnswerContents::default()
     };
-    let who = (&session.id, Some(session));
-    let carried = (begun.elapsed(), contents);
+    let who = Who {
+        plugin: &session.id,
+        session: Some(session),
+    };
+    let carried = Carried {
+        took: begun.elapsed(),
+        contents,
+    };
     let told = &mut Told::default();
     conclude(shared, who, request, called.outcome, carried, true, told);
 }

@@ -140,7 +140,7 @@ impl Shared {
             Err(e) => {
                 let reason = e.to_string();
                 if let Some(id) = name.id {
-                    self.remember_failed(id, (Kind::Launched, None), &reason);
+                    self.remember_failed(id, Kind::Launched, None, &reason);
                 }
                 self.tell(&name, &PluginEvent::Rejected { reason });
                 None

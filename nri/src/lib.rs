@@ -143,11 +143,10 @@ mod dispatch;
 mod establish;
 mod failed_joins;
 mod fields;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod gone;
 mod identity;
+#[doc(hidden)]
+pub mod internals;
 mod join;
 mod kept;
 mod launch;
@@ -168,8 +167,6 @@ mod plugin_list;
 mod plugin_side;
 pub mod policy;
 pub mod read;
-#[cfg(feature = "record")]
-pub mod record;
 mod register;
 mod roster;
 mod rt;
@@ -177,16 +174,14 @@ mod settings;
 mod settle;
 mod shared;
 mod shorten;
-#[cfg(feature = "sim")]
-pub mod sim;
 mod source;
-#[cfg(feature = "testing")]
-pub mod testing;
 pub mod validate;
 mod validators;
-#[doc(hidden)]
-mod wire;
+pub mod wire;
 
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use nri_sim as sim;
 /// The messages on the wire.
 pub use proto_nri as proto;
 
@@ -218,6 +213,7 @@ pub use source::{BoxFuture, FailedUpdate, Snapshot, Source};
 pub use wire::{
     error::TransportError,
     event::{HookRequest, is_plain},
+    mux::Watch,
     rpc::{CallError, Code, Status},
     version::{NRI_VERSION, Version, runtime_nri_version},
 };

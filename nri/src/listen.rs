@@ -9,6 +9,7 @@ use std::{
 use tokio::{
     net::UnixStream,
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
     time::sleep,
 };
 
@@ -40,7 +41,7 @@ impl Unregistered {
 #[cfg(feature = "sim")]
 impl crate::Adaptation {
     /// A plugin connects.
-    pub fn connect(&self, socket: crate::sim::Memory) {
+    pub fn connect(&self, socket: nri_sim::Memory) {
         let shared: &Arc<Shared> = &self.shared;
         let shared = shared.clone();
         shared.welcome(socket, Arc::new(Identity::unknown()), None);
@@ -104,7 +105,7 @@ impl Shared {
         socket: impl Into<Socket>,
         identity: Arc<Identity>,
         permit: Option<OwnedSemaphorePermit>,
-    ) {
+    ) -> JoinHandle<()> {
         let (shared, socket) = (self, socket.into());
         rt::spawn(async move {
             let origin = Origin::External(identity);
@@ -113,6 +114,6 @@ impl Shared {
             if let Some(connected) = connected {
                 join::join_and_watch(shared, connected).await;
             }
-        });
+        })
     }
 }

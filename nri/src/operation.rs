@@ -88,18 +88,18 @@ pub struct Stopped {
 
 /// What an answer carried.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct AnswerContents {
-    pub(crate) adjusted: bool,
+pub struct AnswerContents {
+    pub adjusted: bool,
     /// Names of what it set in the pod or the container that is being created.
-    pub(crate) changed: Vec<String>,
-    pub(crate) updates: usize,
-    pub(crate) evictions: usize,
+    pub changed: Vec<String>,
+    pub updates: usize,
+    pub evictions: usize,
     /// Of the request that it answers.
-    pub(crate) left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOut>,
 }
 
 /// One operation: what the next plugin is asked, and what becomes of its answer.
-pub(crate) trait Operation: Send {
+pub trait Operation: Send {
     type Request: HookRequest;
 
     fn request(&self) -> &Self::Request;
@@ -155,10 +155,10 @@ fn permit<A: Restrict>(
 }
 
 /// RunPodSandbox, and the addresses it may bring.
-pub(crate) struct Run {
-    pub(crate) merge: RunMerge,
+pub struct Run {
+    pub merge: RunMerge,
     /// [`Settings::pod_ips`](crate::Settings::pod_ips).
-    pub(crate) takes_ips: bool,
+    pub takes_ips: bool,
 }
 
 impl Operation for Run {
@@ -249,9 +249,9 @@ impl Operation for UpdateMerge {
 }
 
 /// StopContainer: its request, and the updates it brings.
-pub(crate) struct Stop {
-    pub(crate) request: StopContainerRequest,
-    pub(crate) merge: StopMerge,
+pub struct Stop {
+    pub request: StopContainerRequest,
+    pub merge: StopMerge,
 }
 
 impl Operation for Stop {
@@ -280,7 +280,7 @@ impl Operation for Stop {
 }
 
 /// Cuts updates that came without a request down to what the plugin may do; the rest has failed.
-pub(crate) fn permitted_updates(
+pub fn permitted_updates(
     plugin: &PluginId,
     policy: &PluginPolicy,
     updates: Vec<ContainerUpdate>,

@@ -46,13 +46,14 @@ impl Peer {
         &self,
         method: &str,
         payload: Vec<u8>,
-        (limit, extra): (Duration, Extra),
+        limit: Duration,
+        extra: Extra,
     ) -> Result<Vec<u8>, CallError> {
         match self {
             Self::Remote { client, version } => {
                 let service = version.plugin_service();
-                let special = (limit, extra);
-                client.call_with(service, method, payload, special).await
+                let answer = client.call_with(service, method, payload, limit, extra);
+                answer.await
             }
             Self::InProcess(plugin) => {
                 let call = Call {
@@ -85,7 +86,7 @@ impl Peer {
         request: &Q,
         limit: Duration,
     ) -> Result<A, CallError> {
-        self.ask_with(method, request, (limit, Extra::default()))
+        self.ask_with(method, request, limit, Extra::default())
             .await
     }
 
@@ -97,17 +98,17 @@ impl Peer {
         left_out: &[LeftOut],
         limit: Duration,
     ) -> Result<A, CallError> {
-        self.ask_with(method, request, (limit, names(left_out)))
-            .await
+        self.ask_with(method, request, limit, names(left_out)).await
     }
 
     async fn ask_with<Q: Wire, A: Wire>(
         &self,
         method: &str,
         request: &Q,
-        special: (Duration, Extra),
+        limit: Duration,
+        extra: Extra,
     ) -> Result<A, CallError> {
-        let reply = self.call(method, request.to_wire(), special).await?;
+        let reply = self.call(method, request.to_wire(), limit, extra).await?;
         A::from_wire(&reply).map_err(CallError::BadReply)
     }
 
@@ -120,16 +121,17 @@ impl Peer {
         limit: Duration,
         busy: Duration,
     ) -> Delivered<R::Reply> {
-        let room = match policy::makes_object(R::EVENT) {
-            true => ROOM,
-            false => 0,
+        let room = if policy::makes_object(R::EVENT) {
+            ROOM
+        } else {
+            0
         };
         let extra = Extra {
             room,
             busy,
             ..Extra::default()
         };
-        let (answer, as_state_change) = self.attempt(style, request, (limit, extra)).await;
+        let (answer, as_state_change) = self.attempt(style, request, limit, extra).await;
         let (request, left_out) = match &answer {
             Err(CallError::TooLong { len, limit: most }) if policy::is_shortened(R::EVENT) => {
                 let excess = len - most + shorten::NAMES;
@@ -150,8 +152,7 @@ impl Peer {
             busy,
             ..names(&left_out)
         };
-        let special = (limit, extra);
-        let (answer, as_state_change) = self.attempt(style, &request, special).await;
+        let (answer, as_state_change) = self.attempt(style, &request, limit, extra).await;
         Delivered {
             answer,
             as_state_change,
@@ -165,14 +166,15 @@ impl Peer {
         &self,
         style: &StyleCell,
         request: &R,
-        (limit, extra): (Duration, Extra),
+        limit: Duration,
+        extra: Extra,
     ) -> (Result<R::Reply, CallError>, bool) {
         let begun = Instant::now();
         let old =
             style.get() == Style::StateChange && crate::wire::event::has_state_change(R::EVENT);
         if !old {
-            let special = (limit, extra.clone());
-            let answer = self.ask_with(event_name(R::EVENT), request, special).await;
+            let asked = self.ask_with(event_name(R::EVENT), request, limit, extra.clone());
+            let answer = asked.await;
             if !style.learn(R::EVENT, &answer) {
                 return (answer, false);
             }
@@ -183,7 +185,7 @@ impl Peer {
             pod: request.pod().cloned(),
             container: request.container().cloned(),
         };
-        let reply = self.call("StateChange", change.to_wire(), (limit, extra));
+        let reply = self.call("StateChange", change.to_wire(), limit, extra);
         (reply.await.map(|_| R::Reply::default()), true)
     }
 

@@ -94,7 +94,8 @@ impl Session {
     pub(crate) fn new(
         id: PluginId,
         link: Link,
-        (events, implicit): (EventMask, bool),
+        events: EventMask,
+        implicit: bool,
         settings: PluginSettings,
     ) -> Self {
         Self {
@@ -289,6 +290,6 @@ impl Session {
             peer: Peer::InProcess(Arc::new(service)),
         };
         let (id, settings) = (id.parse().unwrap(), PluginSettings::default());
-        Arc::new(Self::new(id, link, (EventMask::ALL, false), settings))
+        Arc::new(Self::new(id, link, EventMask::ALL, false, settings))
     }
 }

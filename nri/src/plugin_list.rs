@@ -23,7 +23,8 @@ impl Shared {
     pub(crate) fn remember_failed(
         &self,
         id: &PluginId,
-        (kind, pid): (Kind, Option<u32>),
+        kind: Kind,
+        pid: Option<u32>,
         reason: &str,
     ) {
         let mut info = self.absent(id);

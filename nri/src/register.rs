@@ -31,23 +31,23 @@ use crate::{
 
 /// Contents of a registration.
 #[derive(Debug, Clone)]
-pub(crate) struct Registration {
-    pub(crate) id: PluginId,
-    pub(crate) version: Version,
-    pub(crate) nri_version: String,
+pub struct Registration {
+    pub id: PluginId,
+    pub version: Version,
+    pub nri_version: String,
 }
 
 type Answer = Result<Registration, Status>;
 
 /// Whose connection it is.
-pub(crate) enum Who {
+pub enum Who {
     /// What it says about itself does not count.
     Launched(PluginId),
     External(Arc<Identity>),
 }
 
 /// The runtime service of one connection.
-pub(crate) struct RuntimeService {
+pub struct RuntimeService {
     shared: Arc<Shared>,
     who: Who,
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
@@ -76,7 +76,7 @@ impl RuntimeService {
     }
 
     /// The plugin may ask for updates from now on (NRI-560).
-    pub(crate) fn open(&self, shadowed: Arc<AtomicBool>) {
+    pub fn open(&self, shadowed: Arc<AtomicBool>) {
         let _ = self.open.set(shadowed);
     }
 
@@ -85,11 +85,7 @@ impl RuntimeService {
         self.permit.lock().take()
     }
 
-    pub(crate) async fn register(
-        &self,
-        version: Version,
-        payload: &[u8],
-    ) -> Result<Vec<u8>, Status> {
+    pub async fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let registering = self.registering.lock().take();
         let Some(registering) = registering else {
             let text = "this connection has already registered a plugin";
@@ -149,7 +145,7 @@ impl RuntimeService {
         Ok(())
     }
 
-    pub(crate) async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+    pub async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let registered = self.registered.get().filter(|r| r.version == version);
         let (Some(Registration { id: who, .. }), Some(shadowed)) = (registered, self.open.get())
         else {

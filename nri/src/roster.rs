@@ -192,14 +192,16 @@ impl Roster {
     /// until `deadline`.
     pub(crate) async fn joined(&self, event: Event, deadline: Instant) {
         let joined = self.once(|state| (!state.is_joining(event)).then_some(()));
-        let _given_up = timeout_at(deadline, joined).await;
+        // The caller goes on at the deadline.
+        let _ = timeout_at(deadline, joined).await;
     }
 
     /// Waits until no plugin of these ids waits for its cut; not longer than until `deadline`.
     pub(crate) async fn cut_in(&self, ids: &BTreeSet<&PluginId>, deadline: Instant) {
         let is_among = |waiting: &Waiting| ids.contains(&waiting.id);
         let cut_in = self.once(|state| (!state.waiting.values().any(is_among)).then_some(()));
-        let _given_up = timeout_at(deadline, cut_in).await;
+        // The caller goes on at the deadline.
+        let _ = timeout_at(deadline, cut_in).await;
     }
 
     /// The turn is taken for this event: no plugin that gets it is cut in until [`Roster::end_turn`]. False, where one has

@@ -1,7 +1,7 @@
 //! The one place where tasks begin, so that a test can order them by a seed.
 
 #[cfg(feature = "sim")]
-pub(crate) use crate::sim::spawn;
+pub(crate) use nri_sim::spawn;
 
 #[cfg(not(feature = "sim"))]
 pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>

@@ -20,24 +20,36 @@ use crate::{
     wire::event::{HookRequest, container_id, pod_id},
 };
 
-/// What an answer took and carried, where there was none.
-pub(crate) const NOTHING: (Duration, AnswerContents) = (
-    Duration::ZERO,
-    AnswerContents {
-        adjusted: false,
-        changed: Vec::new(),
-        updates: 0,
-        evictions: 0,
-        left_out: Vec::new(),
-    },
-);
+/// How long an answer took, and its contents; the default where there is no answer.
+#[derive(Default)]
+pub(crate) struct Carried {
+    pub(crate) took: Duration,
+    pub(crate) contents: AnswerContents,
+}
+
+/// The plugin of an outcome, and its instance, if one is active.
+#[derive(Clone, Copy)]
+pub(crate) struct Who<'a> {
+    pub(crate) plugin: &'a PluginId,
+    pub(crate) session: Option<&'a Arc<Session>>,
+}
+
+impl<'a> Who<'a> {
+    pub(crate) fn absent(plugin: &'a PluginId) -> Self {
+        Self {
+            plugin,
+            session: None,
+        }
+    }
+}
 
 pub(crate) fn delivery<R: HookRequest>(
     request: &R,
     plugin: &PluginId,
     outcome: Outcome,
-    (took, contents): (Duration, AnswerContents),
+    carried: Carried,
 ) -> Delivery {
+    let Carried { took, contents } = carried;
     Delivery {
         event: R::EVENT,
         plugin: plugin.clone(),
@@ -56,13 +68,14 @@ pub(crate) fn delivery<R: HookRequest>(
 /// Judges what came of one plugin, and carries that out. `exempt`: required plugins may be missing.
 pub(crate) fn conclude<R: HookRequest>(
     shared: &Arc<Shared>,
-    (plugin, session): (&PluginId, Option<&Arc<Session>>),
+    who: Who<'_>,
     request: &R,
     outcome: Outcome,
-    carried: (Duration, AnswerContents),
+    carried: Carried,
     exempt: bool,
     told: &mut Told,
 ) -> Flow {
+    let Who { plugin, session } = who;
     let settings = shared.settings_of(plugin, session.map(|session| &**session));
     let case = Case {
         plugin,
@@ -99,8 +112,11 @@ fn settle<R: HookRequest>(
         tracing::debug!("{event} at {plugin}: {outcome:?} after {took:?}");
     }
     peer::note(&delivery.plugin, delivery.event, &delivery.left_out);
-    let (who, outcome) = ((&delivery.plugin, session), &delivery.outcome);
-    keep_or_forget(shared, who, request, outcome, verdict.journal);
+    let who = Who {
+        plugin: &delivery.plugin,
+        session,
+    };
+    keep_or_forget(shared, who, request, &delivery.outcome, verdict.journal);
     shared.count(event_name(delivery.event), &delivery);
     shared.observer.delivered(&delivery);
     told.deliveries.push(delivery);
@@ -111,7 +127,7 @@ fn settle<R: HookRequest>(
 /// Keeps a teardown event for a must-run plugin; or takes out what was kept, where the plugin has answered.
 fn keep_or_forget<R: HookRequest>(
     shared: &Arc<Shared>,
-    (plugin, session): (&PluginId, Option<&Arc<Session>>),
+    who: Who<'_>,
     request: &R,
     outcome: &Outcome,
     keep: bool,
@@ -120,7 +136,7 @@ fn keep_or_forget<R: HookRequest>(
         return;
     }
     if !keep {
-        return shared.backlog.answered(plugin, &About::of(request));
+        return shared.backlog.answered(who.plugin, &About::of(request));
     }
     let Some(kept) = Kept::of(request) else {
         return;
@@ -131,6 +147,7 @@ fn keep_or_forget<R: HookRequest>(
     );
     let may_answer =
         |session: &&Arc<Session>| *outcome == Outcome::TimedOut && !session.is_closing();
+    let Who { plugin, session } = who;
     let owed_by = session.filter(may_answer);
     let given_up = shared.backlog.keep(plugin, kept, tried, owed_by);
     shared.give_up(plugin, given_up);

@@ -53,6 +53,12 @@ struct Unobserved;
 
 impl Observer for Unobserved {}
 
+/// What plugins are told the runtime is.
+pub(crate) struct Names {
+    pub(crate) name: String,
+    pub(crate) version: String,
+}
+
 /// Everything that is not one plugin's.
 pub(crate) struct Shared {
     pub(crate) runtime_name: String,
@@ -92,19 +98,17 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        (runtime_name, runtime_version): (String, String),
+        runtime: Names,
         settings: Settings,
         source: Arc<dyn Source>,
-        (observer, metadata, watches): (
-            Option<Arc<dyn Observer>>,
-            Option<Metadata>,
-            Option<Watches>,
-        ),
+        observer: Option<Arc<dyn Observer>>,
+        metadata: Option<Metadata>,
+        watches: Option<Watches>,
         in_process: BTreeSet<PluginId>,
     ) -> Self {
         Self {
-            runtime_name,
-            runtime_version,
+            runtime_name: runtime.name,
+            runtime_version: runtime.version,
             timeouts: RwLock::new(settings.timeouts),
             settings,
             roster: Arc::new(Roster::new(source.clone())),

@@ -96,9 +96,10 @@ pub fn verdict(
         })
         .collect();
     by.sort();
-    match by.is_empty() {
-        true => Ok(()),
-        false => Err(Rejected { by }),
+    if by.is_empty() {
+        Ok(())
+    } else {
+        Err(Rejected { by })
     }
 }
 
@@ -297,15 +298,14 @@ impl DefaultValidator {
                 .any(|p| p.name == name || format!("{}-{}", p.index, p.name) == name)
         };
         required.retain(|name| !present(name));
-        match required.is_empty() {
-            true => Ok(()),
-            false => {
-                let missing: Vec<_> = required.into_iter().collect();
-                Err(format!(
-                    "required plugin(s) missing: {}",
-                    missing.join(", ")
-                ))
-            }
+        if required.is_empty() {
+            Ok(())
+        } else {
+            let missing: Vec<_> = required.into_iter().collect();
+            Err(format!(
+                "required plugin(s) missing: {}",
+                missing.join(", ")
+            ))
         }
     }
 
@@ -336,12 +336,13 @@ fn refuse<'a>(
         return Ok(());
     }
     let plugins: BTreeSet<&PluginId> = owners.into_iter().flat_map(Owner::plugins).collect();
-    match plugins.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if plugins.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
             "plugin(s) {} may not adjust {what}",
             names(plugins)
-        )),
+        ))
     }
 }
 

@@ -13,12 +13,12 @@ use crate::{
     dispatch::{absent, pass_by, until},
     merge::MergedCreate,
     observe::Delivery,
-    operation::{AnswerContents, Refused, Told},
+    operation::{Refused, Told},
     owners::PluginId,
     policy::{Flow, Outcome},
     roster::Slot,
     rt,
-    settle::conclude,
+    settle::{Carried, Who, conclude},
     shared::Shared,
     validate,
     wire::rpc::one_line,
@@ -74,7 +74,8 @@ pub(crate) async fn validate(
                 shared.clone(),
                 slot.clone(),
                 was_in,
-                (exempt, deadline),
+                exempt,
+                deadline,
                 request.clone(),
             );
             (slot, rt::spawn(ask))
@@ -106,15 +107,17 @@ async fn ask_validator(
     shared: Arc<Shared>,
     slot: Arc<Slot>,
     was_in: bool,
-    (exempt, deadline): (bool, Option<Instant>),
+    exempt: bool,
+    deadline: Option<Instant>,
     request: Arc<ValidateContainerAdjustmentRequest>,
 ) -> (Verdicts, Vec<Delivery>) {
     // Its caller has waited for it before it took the turn.
     let joining = slot.joining();
     let passed_by = joining.is_some_and(|joining| pass_by(&shared, &slot, &joining));
-    let lane = match passed_by {
-        true => None,
-        false => until(deadline, slot.take_place().wait()).await,
+    let lane = if passed_by {
+        None
+    } else {
+        until(deadline, slot.take_place().wait()).await
     };
     let mut lane = lane.map(Held::from);
     let begun = Instant::now();
@@ -131,8 +134,14 @@ async fn ask_validator(
         (None, _) if was_in => (Outcome::Lost("it has gone".to_owned()), None),
         (None, _) => (Outcome::Absent, None),
     };
-    let who = (&slot.id, session.as_ref());
-    let carried = (begun.elapsed(), AnswerContents::default());
+    let who = Who {
+        plugin: &slot.id,
+        session: session.as_ref(),
+    };
+    let carried = Carried {
+        took: begun.elapsed(),
+        ..Carried::default()
+    };
     let mut told = Told::default();
     let flow = conclude(&shared, who, &*request, outcome, carried, exempt, &mut told);
     let answer = match (reply, flow) {

@@ -137,9 +137,10 @@ async fn each_generation_of_the_go_stub_is_told_of_each_event_once_in_its_own_wa
             }
         }
         let fallback = life.iter().filter_map(|(_, event)| *event);
-        let expected: BTreeMap<i32, i32> = match generation.old {
-            true => fallback.map(|event| (event as i32, 1)).collect(),
-            false => BTreeMap::new(),
+        let expected: BTreeMap<i32, i32> = if generation.old {
+            fallback.map(|event| (event as i32, 1)).collect()
+        } else {
+            BTreeMap::new()
         };
         assert_eq!(noticed, expected, "{program}");
         drop(go);

@@ -513,9 +513,10 @@ async fn a_plugin_that_cannot_be_synchronised_again_and_again_is_not_waited_for(
                 let handlers = Handlers::new()
                     .create_container(|_, _| async { Ok((None, Vec::new())) })
                     .synchronize(move |_, _| async move {
-                        match hangs {
-                            true => std::future::pending().await,
-                            false => Ok(Vec::new()),
+                        if hangs {
+                            std::future::pending().await
+                        } else {
+                            Ok(Vec::new())
                         }
                     });
                 if let Ok(stub) = plugin(&place, "10-hangs", handlers).register().await {

@@ -156,7 +156,8 @@ fn run_daemon(serve: Serve) -> ExitCode {
     let served = serve_until_told(config);
     if let Err(error) = &served {
         let line = format!("cairn: {error}");
-        let _never_fails = log.0.write_all(line.as_bytes());
+        // A log that cannot be written is not reported.
+        let _ = log.0.write_all(line.as_bytes());
     }
     match served {
         Ok(()) => ExitCode::SUCCESS,

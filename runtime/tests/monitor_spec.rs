@@ -317,7 +317,8 @@ struct Unmount(std::path::PathBuf);
 impl Drop for Unmount {
     fn drop(&mut self) {
         for path in [self.0.join("below"), self.0.clone()] {
-            let _not_mounted = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
+            // It may not be mounted.
+            let _ = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
         }
     }
 }

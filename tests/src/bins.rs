@@ -54,7 +54,7 @@ fn build() -> PathBuf {
     cargo
         .args(["build", "--quiet", "--workspace", "--all-targets"])
         // The choice of hack/test: another one would build what they share anew.
-        .args(["--features", "cairn/fault,nri/stub,nri/fuzzing"]);
+        .args(["--features", "cairn/fault"]);
     // The helpers are static programs, which cargo alone does not make.
     let mut helpers = Command::new("hack/build");
     if cfg!(debug_assertions) {

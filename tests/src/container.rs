@@ -3,12 +3,12 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use k8s_cri::v1::{self as cri, ContainerState};
+use testkit::until::until;
 use tonic::Status;
 
 use crate::{
     client::Cri,
     criclog::{self, Record},
-    until::until,
 };
 
 /// What a command in a container answered.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::look;
+use testkit::look;
 
 /// Everything now: mounts, network devices, named network namespaces, cgroups, processes.
 /// One item a line, so that two snapshots can be compared with diff.

@@ -20,7 +20,7 @@ use nri::{
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
-use crate::until::PATIENCE;
+use testkit::until::PATIENCE;
 
 /// One event as the plugin got it.
 #[derive(Clone, Debug)]
@@ -147,7 +147,8 @@ impl Plugin {
         socket: &Path,
         index: &str,
         name: &str,
-        (event, deed): (Event, Deed),
+        event: Event,
+        deed: Deed,
     ) -> Self {
         let deeds = BTreeMap::from([(event as i32, deed)]);
         let plugin = Self::connect(socket, index, name, &EVENTS, deeds).await;

@@ -5,15 +5,9 @@ use std::{collections::HashMap, fs, path::Path};
 use k8s_cri::v1::{self as cri};
 use tonic::Status;
 
-use crate::{client::Cri, container::Container, image::BUSYBOX, until::until};
+use testkit::{client::namespaces, until::until};
 
-/// Namespaces as a kubelet asks for them by default.
-pub fn namespaces() -> cri::NamespaceOption {
-    cri::NamespaceOption {
-        pid: cri::NamespaceMode::Container.into(),
-        ..Default::default()
-    }
-}
+use crate::{client::Cri, container::Container, image::BUSYBOX};
 
 /// Puts a pod on the host's network.
 ///

@@ -173,7 +173,7 @@ impl Yard {
     pub fn end(&mut self) {
         drop(self.orders.take());
         let unshare = &mut self.unshare;
-        let gone = crate::until::blocking(crate::until::PATIENCE, || {
+        let gone = testkit::until::blocking(testkit::until::PATIENCE, || {
             !matches!(unshare.try_wait(), Ok(None))
         });
         if !gone {

@@ -7,29 +7,45 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
+    process::Command,
 };
 
 use cairn_tests::bins::repository;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
+use serde_json::Value;
 use syn::{Attribute, Item, UseTree, spanned::Spanned};
 
-/// The root of each crate: name as it is written here, and its first file.
-const CRATES: [(&str, &str); 12] = [
-    ("nri", "nri/src/lib.rs"),
-    ("nri_plugins", "nri/plugins/src/lib.rs"),
-    ("nri_wasm", "nri/wasm/src/main.rs"),
-    ("cni_shim", "cni-shim/src/lib.rs"),
-    ("monitor", "runtime/monitor/src/lib.rs"),
-    ("monitor_bin", "runtime/monitor/src/main.rs"),
-    ("create", "runtime/create/src/main.rs"),
-    ("cairn", "runtime/src/lib.rs"),
-    ("cairn_bin", "runtime/src/main.rs"),
-    ("tests", "tests/src/lib.rs"),
-    ("proto_nri", "proto/nri/src/lib.rs"),
-    ("proto_cri", "proto/cri/src/lib.rs"),
-];
+/// The crate whose modules are in a circle: `replay` and `report` import each other.
+const WITH_A_CIRCLE: &str = "nri_bench";
+
+/// The libraries and programs of the workspace, from `cargo metadata`: name, kind, and first file.
+fn crates() -> Vec<(String, PathBuf)> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1"])
+        .args(["--locked", "--offline"])
+        .current_dir(repository())
+        .output()
+        .expect("cargo runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {errors}");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    let mut crates = Vec::new();
+    for package in metadata["packages"].as_array().expect("a list") {
+        for target in package["targets"].as_array().expect("a list") {
+            let text = |value: &Value| value.as_str().expect("a text").to_owned();
+            let name = text(&target["name"]);
+            let name = match text(&target["kind"][0]).as_str() {
+                "lib" => name,
+                "bin" => format!("program {name}"),
+                _ => continue,
+            };
+            crates.push((name, PathBuf::from(text(&target["src_path"]))));
+        }
+    }
+    crates
+}
 
 /// A module by its names from the crate's root, which is empty.
 type Module = Vec<String>;
@@ -86,22 +102,18 @@ impl Crate {
         self.modules.insert(module.clone());
         let name = file.strip_prefix(repository()).expect("below the root");
         let name = name.display().to_string();
-        self.items(&parsed.items, (&name, dir), &module, &module);
+        let place = Place { file: &name, dir };
+        self.items(&parsed.items, place, &module, &module);
     }
 
     /// `inner` is where the names are looked up: an inline module is no file, and so no module here.
-    fn items(
-        &mut self,
-        items: &[Item],
-        (file, dir): (&str, &Path),
-        module: &Module,
-        inner: &Module,
-    ) {
+    fn items(&mut self, items: &[Item], place: Place<'_>, module: &Module, inner: &Module) {
         let children = items.iter().filter_map(|item| match item {
             Item::Mod(i) if !is_of_tests(&i.attrs) => Some(i.ident.to_string()),
             _ => None,
         });
         let children: BTreeSet<String> = children.collect();
+        let Place { file, dir } = place;
         let here = Here {
             file,
             module,
@@ -116,7 +128,8 @@ impl Crate {
                     child.push(name.clone());
                     match &one.content {
                         Some((_, items)) => {
-                            self.items(items, (file, &dir.join(&name)), module, &child)
+                            let dir = &dir.join(&name);
+                            self.items(items, Place { file, dir }, module, &child)
                         }
                         None => {
                             let below = dir.join(&name);
@@ -238,7 +251,14 @@ impl Crate {
     }
 }
 
-/// Where code stands.
+/// A file, and the directory of its modules.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    file: &'a str,
+    dir: &'a Path,
+}
+
+/// The module of a line of code.
 struct Here<'a> {
     file: &'a str,
     module: &'a Module,
@@ -251,9 +271,10 @@ fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<(String, String)>> {
     let mut came: BTreeMap<&str, &str> = BTreeMap::new();
     let mut todo = VecDeque::from([from]);
     while let Some(at) = todo.pop_front() {
-        for (a, b) in arrows.keys().filter(|(a, _)| a == at) {
+        let from_here = arrows.range((at.to_owned(), String::new())..);
+        for ((_, b), _) in from_here.take_while(|((a, _), _)| a == at) {
             if b != from && !came.contains_key(b.as_str()) {
-                came.insert(b, a);
+                came.insert(b, at);
                 todo.push_back(b);
             }
         }
@@ -288,21 +309,22 @@ fn shown(arrows: &Arrows, way: &[(String, String)]) -> String {
 
 fn all_arrows() -> Arrows {
     let mut arrows = Arrows::new();
-    for (name, root) in CRATES {
-        let read = Crate::read(&repository().join(root));
-        arrows.extend(read.arrows(name));
+    for (name, root) in crates() {
+        arrows.extend(Crate::read(&root).arrows(&name));
     }
     arrows
 }
 
 #[test]
 fn imports_of_modules_point_down_only() {
-    let all = all_arrows();
+    let mut all = all_arrows();
     assert!(
         all.len() > 500,
         "{} arrows: has something moved?",
         all.len()
     );
+    let excepted = format!("{WITH_A_CIRCLE}::");
+    all.retain(|(from, _), _| !from.starts_with(&excepted));
     if let Some(circle) = circle(&all) {
         let lines = shown(&all, &circle);
         panic!("a circle of imports: one of these must point the other way\n{lines}");

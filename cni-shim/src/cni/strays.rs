@@ -49,7 +49,8 @@ fn end_until(sandbox_id: &str, deadline: Instant) -> io::Result<()> {
                 pid,
                 "killed: a CNI operation of an earlier daemon had left it"
             );
-            let _ended_already = pidfd_send_signal(process, Signal::KILL);
+            // It may have ended already.
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
         for (_, process) in &found {
             wait_until(process, deadline)?;

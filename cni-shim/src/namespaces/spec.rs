@@ -73,7 +73,7 @@ impl PinSpec {
             }
         }
         for (name, value) in &self.sysctls {
-            sysctl::check((self.net, self.ipc), name, value)?;
+            sysctl::check(self.net, self.ipc, name, value)?;
         }
         self.userns.as_ref().map_or(Ok(()), Mappings::validate)
     }

@@ -11,11 +11,7 @@ const VALUE_MAX: usize = 4096;
 
 /// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or of none. The flags
 /// say whether it has a network and an IPC namespace of its own.
-pub(crate) fn check(
-    (net, ipc): (bool, bool),
-    name: &str,
-    value: &str,
-) -> Result<(), NamespaceError> {
+pub(crate) fn check(net: bool, ipc: bool, name: &str, value: &str) -> Result<(), NamespaceError> {
     let refuse = |reason: &str| {
         Err(NamespaceError::Sysctl {
             name: name.into(),
@@ -80,7 +76,7 @@ mod tests {
             ("vm.overcommit_memory", true, true, false),
             ("kernel.core_pattern", true, true, false),
         ] {
-            assert_eq!(check((net, ipc), name, "1").is_ok(), taken, "{name}");
+            assert_eq!(check(net, ipc, name, "1").is_ok(), taken, "{name}");
         }
     }
 
@@ -107,7 +103,7 @@ mod tests {
             "net.a b",
             "net.\u{0}",
         ] {
-            assert!(check((true, true), name, "1").is_err(), "{name:?}");
+            assert!(check(true, true, name, "1").is_err(), "{name:?}");
         }
     }
 }

@@ -67,10 +67,11 @@ pub(crate) fn steps(
     };
     let loopback = |rule: Rule, field, is| rule.address(field, is, &loopback, prefix);
     for name in ["prerouting", "output"] {
-        let all = match serve_loopback {
-            true => any(),
+        let all = if serve_loopback {
+            any()
+        } else {
             // Refused at once, so that a client of "localhost" goes on to 127.0.0.1.
-            false => loopback(any(), Field::Destination(ip), false),
+            loopback(any(), Field::Destination(ip), false)
         };
         steps.push(rule(name, all.towards_node().jump("hostports")));
     }

@@ -129,9 +129,10 @@ fn check(config: &Config, target: &Target) -> Result<(), Fault> {
         differs.extend(check_previous(previous, &endpoint));
     }
     differs.extend(session.bridge()?.check(&target.netns, &endpoint)?);
-    match differs.is_empty() {
-        true => Ok(()),
-        false => Err(Fault::differs(differs.join("; "))),
+    if differs.is_empty() {
+        Ok(())
+    } else {
+        Err(Fault::differs(differs.join("; ")))
     }
 }
 

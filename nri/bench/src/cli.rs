@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use nri::record::Values;
+use nri_record::Values;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -195,8 +195,8 @@ fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
         _ => fs::read_to_string(path),
     };
     let text = text.map_err(|e| in_file(e.to_string()))?;
-    if nri::record::is_recording(text.as_bytes()) {
-        let recording = nri::record::read(text.as_bytes()).map_err(|e| in_file(e.to_string()))?;
+    if nri_record::is_recording(text.as_bytes()) {
+        let recording = nri_record::read(text.as_bytes()).map_err(|e| in_file(e.to_string()))?;
         let scripts = replay::scripts(&recording, plugin).map_err(in_file)?;
         let first = scripts.first().map(init::from_script);
         return Ok(first.unwrap_or_default());
@@ -244,7 +244,7 @@ fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, St
     };
     let path = args.recording.display();
     let file = fs::File::open(&args.recording).map_err(|e| format!("{path}: {e}"))?;
-    let recording = nri::record::read(io::BufReader::new(file));
+    let recording = nri_record::read(io::BufReader::new(file));
     let recording = recording.map_err(|e| format!("{path}: {e}"))?;
     let scripts = replay::scripts(&recording, args.name.as_deref());
     let scripts = scripts.map_err(|e| format!("{path}: {e}"))?;

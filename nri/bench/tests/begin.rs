@@ -61,9 +61,12 @@ fn the_scenario_with_comments_runs_also_with_all_that_is_commented_out_but_expec
                 .is_some_and(|(k, _)| !k.contains(' '));
         key && !bare.starts_with("expect.")
     };
-    let lines = text.lines().map(|line| match keys(line) {
-        true => line.trim_start_matches("# "),
-        false => line,
+    let lines = text.lines().map(|line| {
+        if keys(line) {
+            line.trim_start_matches("# ")
+        } else {
+            line
+        }
     });
     let all = lines.collect::<Vec<_>>().join("\n");
     assert!(

@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::Bench;
-use nri::record::{Side, What};
+use nri_record::{Side, What};
 use proxy::{Recorder, recorded, until};
 
 #[test]
@@ -32,7 +32,7 @@ fn a_life_through_the_proxy_is_on_file_with_every_answer_and_without_a_value_of_
         } else {
             "PASSWORD=<redacted>"
         }));
-        let recording = nri::record::read(text.as_bytes()).expect("a recording");
+        let recording = nri_record::read(text.as_bytes()).expect("a recording");
         assert_eq!(recording.notes, Vec::<String>::new());
         let mut calls = Vec::new();
         for line in &recording.lines {

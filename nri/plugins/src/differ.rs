@@ -222,9 +222,10 @@ fn indices(text: &str) -> Result<Vec<String>, String> {
     let one = |text: &str| -> Result<String, String> {
         let text = text.trim();
         let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-        match digits {
-            true => Ok(format!("{text:0>2}")),
-            false => Err(format!("indices: {text:?} is not an index")),
+        if digits {
+            Ok(format!("{text:0>2}"))
+        } else {
+            Err(format!("indices: {text:?} is not an index"))
         }
     };
     let mut indices: Vec<String> = text.split(',').map(one).collect::<Result<_, _>>()?;

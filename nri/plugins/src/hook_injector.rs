@@ -113,9 +113,10 @@ impl Sample for HookInjector {
         if dirs.is_empty() {
             dirs = DIRS.map(PathBuf::from).to_vec();
         }
-        let fixed = match args.is("disableWatch") {
-            true => Some(read_all(&dirs)?),
-            false => None,
+        let fixed = if args.is("disableWatch") {
+            Some(read_all(&dirs)?)
+        } else {
+            None
         };
         Ok(Self { dirs, fixed, log })
     }
@@ -181,9 +182,10 @@ impl Conditions {
                     .any(|pattern| pattern.is_match(command)),
             );
         }
-        Ok(match self.or {
-            true => stated.contains(&true),
-            false => !stated.is_empty() && !stated.contains(&false),
+        Ok(if self.or {
+            stated.contains(&true)
+        } else {
+            !stated.is_empty() && !stated.contains(&false)
         })
     }
 }

@@ -234,8 +234,9 @@ fn events(config: &Config) -> Result<EventMask, String> {
         .iter()
         .filter(|e| !e.trim().is_empty())
         .collect();
-    match named.is_empty() {
-        true => Ok(EventMask::ALL),
-        false => EventMask::parse(named).map_err(|e| format!("events: {e}")),
+    if named.is_empty() {
+        Ok(EventMask::ALL)
+    } else {
+        EventMask::parse(named).map_err(|e| format!("events: {e}"))
     }
 }

@@ -135,9 +135,10 @@ fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
     let mut moves: Vec<Move> = Vec::new();
     for device in devices {
         let name = device.name;
-        let new_name = match device.new_name.is_empty() {
-            true => name.clone(),
-            false => device.new_name,
+        let new_name = if device.new_name.is_empty() {
+            name.clone()
+        } else {
+            device.new_name
         };
         for name in [&name, &new_name] {
             let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
@@ -155,9 +156,10 @@ fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
         {
             return Err(format!("interface {name} or {new_name} is there twice"));
         }
-        let address = match device.address.is_empty() {
-            true => None,
-            false => Some(checked_address(&device.address, device.prefix)?),
+        let address = if device.address.is_empty() {
+            None
+        } else {
+            Some(checked_address(&device.address, device.prefix)?)
         };
         moves.push(Move {
             name,
@@ -241,9 +243,10 @@ async fn release(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), St
             errors.push(format!("interface {}: {cause}", one.name));
         }
     }
-    match errors.is_empty() {
-        true => Ok(()),
-        false => Err(errors.join("; ")),
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors.join("; "))
     }
 }
 

@@ -85,9 +85,10 @@ impl NetworkLogger {
 /// `default/pod0: /run/netns/x, addresses 10.0.0.2`. `without`: what it means that there is no path.
 fn describe(pod: &PodSandbox, without: &str) -> String {
     let network = pod.namespace_path("network").unwrap_or(without);
-    let addresses = match pod.ips.is_empty() {
-        true => "no address".to_owned(),
-        false => format!("addresses {}", pod.ips.join(", ")),
+    let addresses = if pod.ips.is_empty() {
+        "no address".to_owned()
+    } else {
+        format!("addresses {}", pod.ips.join(", "))
     };
     format!("{}: {network}, {addresses}", pod.full_name())
 }

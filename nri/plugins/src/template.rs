@@ -49,9 +49,10 @@ impl Sample for Template {
 /// The plugin subscribes to the events whose methods are here: drop those you do not need.
 impl Plugin for Template {
     async fn configure(&self, cx: &Context, config: String) -> Result<(), Error> {
-        let config: Config = match config.is_empty() {
-            true => Config::default(),
-            false => yaml::parse(&config)?,
+        let config: Config = if config.is_empty() {
+            Config::default()
+        } else {
+            yaml::parse(&config)?
         };
         let runtime = cx.runtime_info();
         self.log.info(format_args!(

@@ -229,7 +229,7 @@ fn bad_key<T: Keyed>(plugin: &PluginId, key: &str, why: &'static str) -> MergeEr
 
 /// The shortest path that means the same, without looking at a file system: one slash between
 /// names, no `.`, each `..` resolved as far as it can be.
-pub(crate) fn clean_path(path: &str) -> String {
+pub fn clean_path(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {

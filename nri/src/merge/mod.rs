@@ -25,7 +25,11 @@ pub use error::MergeError;
 pub use run::RunMerge;
 pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, UpdateMerge};
 
-pub(crate) use keyed::clean_path;
-#[cfg(feature = "fuzzing")]
-pub(crate) use resources::{overlay, simple_fields};
+// For the oracles of `nri/fuzz`.
+#[doc(hidden)]
+pub use {
+    keyed::clean_path,
+    resources::{overlay, simple_fields},
+};
+
 pub(crate) use run::asked;

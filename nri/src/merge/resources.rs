@@ -52,7 +52,7 @@ fn keys_of(resources: &LinuxResources) -> impl Iterator<Item = (Field, &str)> {
 }
 
 /// The simple fields that `resources` sets, in order of their numbers.
-pub(crate) fn simple_fields(resources: &LinuxResources) -> Vec<Field> {
+pub fn simple_fields(resources: &LinuxResources) -> Vec<Field> {
     let mut set = SetFields(Vec::new());
     fields::visit(
         &mut resources.clone(),
@@ -74,7 +74,7 @@ impl Visitor for SetFields {
 
 /// Overwrites in `base` all that `top` sets: values where present, hugepage limits by page size
 /// (NRI-548, mended), unified by key; device rules are added.
-pub(crate) fn overlay(base: &mut LinuxResources, mut top: LinuxResources) {
+pub fn overlay(base: &mut LinuxResources, mut top: LinuxResources) {
     fields::visit(&mut top, base, &mut Overlay);
     overlay_hugepages(&mut base.hugepage_limits, top.hugepage_limits);
     base.unified.extend(top.unified);

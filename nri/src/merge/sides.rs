@@ -77,9 +77,10 @@ impl Sides<'_> {
             args.remove(0);
         }
         self.claims.claim(Field::Args)?;
-        self.request.args = match args.is_empty() {
-            true => self.pristine.args.clone(),
-            false => args.clone(),
+        self.request.args = if args.is_empty() {
+            self.pristine.args.clone()
+        } else {
+            args.clone()
         };
         self.reply.args = args;
         Ok(())
@@ -231,12 +232,11 @@ impl Claims<'_> {
             remove: !any,
             ..merged
         };
-        *request = match merged.remove {
-            true => None,
-            false => {
-                let original = original.cloned().unwrap_or_default();
-                Some(overlay_rdt(original, merged.clone()))
-            }
+        *request = if merged.remove {
+            None
+        } else {
+            let original = original.cloned().unwrap_or_default();
+            Some(overlay_rdt(original, merged.clone()))
         };
         *reply = Some(merged);
         Ok(())

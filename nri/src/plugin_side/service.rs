@@ -79,7 +79,7 @@ impl PluginService {
             left_out: left_out.into(),
         };
         // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
-        let answer = Box::pin(self.answer_method(method, payload, (call.version, info.clone())));
+        let answer = Box::pin(self.answer_method(method, payload, call.version, info.clone()));
         context::during(info, answer).await
     }
 
@@ -87,7 +87,8 @@ impl PluginService {
         &self,
         method: &str,
         payload: Vec<u8>,
-        (version, call): (Version, CallInfo),
+        version: Version,
+        call: CallInfo,
     ) -> Result<Vec<u8>, Status> {
         let cx = Context {
             call,

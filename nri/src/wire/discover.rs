@@ -84,9 +84,10 @@ fn judge(
     if trusted_only && let Some(why) = distrusted(&meta) {
         return Err(why.to_owned());
     }
-    let host = match is_module(file).map_err(|e| e.to_string())? {
-        true => Some(host_of_modules(wasm_host)?),
-        false => None,
+    let host = if is_module(file).map_err(|e| e.to_string())? {
+        Some(host_of_modules(wasm_host)?)
+    } else {
+        None
     };
     let config = config_dir.map_or(Ok(String::new()), |dir| config_of(&id, dir))?;
     Ok(Some(Found {

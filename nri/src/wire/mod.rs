@@ -3,6 +3,7 @@
 pub(crate) mod discover;
 pub(crate) mod error;
 pub(crate) mod event;
+pub mod frame;
 pub(crate) mod mux;
 pub(crate) mod process;
 pub(crate) mod rpc;

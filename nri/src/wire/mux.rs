@@ -37,14 +37,12 @@ use tokio::{
 
 use crate::rt;
 
-#[cfg(any(test, feature = "record", feature = "fuzzing"))]
-pub(crate) use self::frame::{FrameReader, header};
-pub(crate) use self::{
+pub use self::{
     error::{MAX_FRAME, MuxError},
-    frame::SHORT_FRAME,
-    socket::Socket,
-    trunk::{Watch, Watches},
+    frame::{FrameReader, header},
+    trunk::Watch,
 };
+pub(crate) use self::{frame::SHORT_FRAME, socket::Socket, trunk::Watches};
 use self::{
     replies::Replies,
     trunk::{READ_BUFFER, Trunk},
@@ -63,13 +61,13 @@ pub(crate) const RUNTIME_SERVICE: u32 = 2;
 
 /// One end of a trunk. Dropping it closes the trunk.
 #[derive(Debug)]
-pub(crate) struct Mux {
+pub struct Mux {
     trunk: Arc<Trunk>,
 }
 
 /// A logical connection: a stream of bytes each way.
 #[derive(Debug)]
-pub(crate) struct MuxConn {
+pub struct MuxConn {
     id: u32,
     trunk: Arc<Trunk>,
 }
@@ -84,8 +82,7 @@ pub(crate) struct MuxSender {
 impl Mux {
     /// Wraps a socket. Nothing is read before [`Mux::start`], so that whoever serves a connection
     /// can open it first (NRI-117).
-    #[cfg(any(test, feature = "stub", feature = "fuzzing"))]
-    pub(crate) fn new(socket: impl Into<Socket>, write_timeout: Duration) -> Self {
+    pub fn new(socket: impl Into<Socket>, write_timeout: Duration) -> Self {
         Self::watched(socket, write_timeout, None)
     }
 
@@ -101,7 +98,7 @@ impl Mux {
     }
 
     /// Opens the logical connection `id`. Frames for connections nobody opened are dropped.
-    pub(crate) fn open(&self, id: u32) -> MuxConn {
+    pub fn open(&self, id: u32) -> MuxConn {
         self.trunk.inbound.lock().entry(id).or_default();
         MuxConn {
             id,
@@ -116,13 +113,13 @@ impl Mux {
     }
 
     /// Begins to read and write.
-    pub(crate) fn start(&self) {
+    pub fn start(&self) {
         rt::spawn(self.trunk.clone().read());
         rt::spawn(self.trunk.clone().write());
     }
 
     /// Resolves when the trunk is closed, with the reason.
-    pub(crate) fn closed(&self) -> impl Future<Output = MuxError> + Send + 'static {
+    pub fn closed(&self) -> impl Future<Output = MuxError> + Send + 'static {
         let mut closed = self.trunk.closed.subscribe();
         async move {
             match closed.wait_for(Option::is_some).await {

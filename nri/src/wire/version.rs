@@ -33,7 +33,7 @@ pub enum Version {
 
 impl Version {
     /// The service a plugin of this version serves (NRI-130, NRI-1000).
-    pub(crate) fn plugin_service(self) -> &'static str {
+    pub fn plugin_service(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Plugin",
             Self::V1Beta1 => "nri.pkg.api.v1beta1.Plugin",
@@ -41,7 +41,7 @@ impl Version {
     }
 
     /// The service a plugin of this version calls.
-    pub(crate) fn runtime_service(self) -> &'static str {
+    pub fn runtime_service(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Runtime",
             Self::V1Beta1 => "nri.pkg.api.v1beta1.Runtime",
@@ -51,9 +51,10 @@ impl Version {
     /// The version of a service, the plugin's or the runtime's.
     pub(crate) fn of_service(service: &str) -> Self {
         let beta = Self::V1Beta1;
-        match [beta.plugin_service(), beta.runtime_service()].contains(&service) {
-            true => beta,
-            false => Self::V1Alpha1,
+        if [beta.plugin_service(), beta.runtime_service()].contains(&service) {
+            beta
+        } else {
+            Self::V1Alpha1
         }
     }
 
@@ -129,9 +130,10 @@ impl StyleCell {
             }
             _ => false,
         };
-        *self.0.lock() = match old {
-            true => Style::StateChange,
-            false => Style::Dedicated,
+        *self.0.lock() = if old {
+            Style::StateChange
+        } else {
+            Style::Dedicated
         };
         old
     }

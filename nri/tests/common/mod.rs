@@ -10,7 +10,6 @@ use std::{
 };
 
 pub(crate) mod go;
-pub(crate) mod ttrpc;
 
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, FailedUpdate, Handlers, Observer, PluginEvent,

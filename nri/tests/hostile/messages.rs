@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::{
     common::{self, Place, Record, container, plugin, pod, until, until_active},
-    raw::{REQUEST, RESPONSE, Raw, Request, Response, Status},
+    raw::{REQUEST, RESPONSE, Raw, Response, Status},
 };
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_k
         let mut methods = Vec::new();
         let mut next = raw.first_event("10", "old", 0).await;
         while let Some(got) = next {
-            let request = Request::decode(got.payload.as_slice()).unwrap();
+            let request = got.request().unwrap();
             let known = ["StateChange", "CreateContainer"].contains(&request.method.as_str());
             let status = (!known).then(|| Status {
                 code: 12,
@@ -279,7 +279,7 @@ async fn next_method(raw: &mut Raw) -> String {
     loop {
         let got = raw.read().await.expect("the connection stays");
         if got.kind == REQUEST {
-            let request = Request::decode(got.payload.as_slice()).unwrap();
+            let request = got.request().unwrap();
             return request.method;
         }
     }

@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     common::{self, Place, Record, container, plugin, pod, until, until_active},
-    raw::{DATA, Got, REQUEST, RESPONSE, RUNTIME, Raw, Request, Response, Status},
+    raw::{DATA, Got, REQUEST, RESPONSE, RUNTIME, Raw, Response, Status},
 };
 
 /// What a plugin does when its first event arrives.
@@ -340,7 +340,7 @@ async fn before_it_is_active(method: &'static str) {
                 if got.kind != REQUEST {
                     continue;
                 }
-                let request = Request::decode(got.payload.as_slice()).unwrap();
+                let request = got.request().unwrap();
                 if request.method == method {
                     begin.send(()).unwrap();
                     return misdeed.commit(raw, got).await;

@@ -1,8 +1,14 @@
 //! A plugin without any rules: frames and bytes.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use nri::proto::*;
+pub(crate) use nri::wire::frame::{
+    DATA, Message as Got, REQUEST, RESPONSE, Request, Response, Status,
+};
+use nri::{
+    proto::*,
+    wire::frame::{Reader, TO_PLUGIN, TO_RUNTIME, header, message_header},
+};
 use prost::Message;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,20 +16,15 @@ use tokio::{
 };
 
 use crate::common::Place;
-pub(crate) use crate::common::ttrpc::*;
+
+pub(crate) const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 
 /// A connection without any rules.
 pub(crate) struct Raw {
     pub stream: UnixStream,
     pub next_id: u32,
-}
-
-/// A ttrpc message as it came.
-pub(crate) struct Got {
-    pub conn: u32,
-    pub stream: u32,
-    pub kind: u8,
-    pub payload: Vec<u8>,
+    reader: Reader,
+    unread: VecDeque<Got>,
 }
 
 impl Raw {
@@ -31,22 +32,19 @@ impl Raw {
         Self {
             stream: UnixStream::connect(place.socket()).await.unwrap(),
             next_id: 1,
+            reader: Reader::default(),
+            unread: VecDeque::new(),
         }
     }
 
     pub(crate) async fn frame(&mut self, conn: u32, bytes: &[u8]) {
-        let mut frame = conn.to_be_bytes().to_vec();
-        frame.extend((bytes.len() as u32).to_be_bytes());
-        frame.extend(bytes);
+        let frame = [&header(conn, bytes.len())[..], bytes].concat();
         // The other end may have had enough already.
         let _ = self.stream.write_all(&frame).await;
     }
 
     pub(crate) async fn message(&mut self, conn: u32, stream: u32, kind: u8, payload: &[u8]) {
-        let mut message = (payload.len() as u32).to_be_bytes().to_vec();
-        message.extend(stream.to_be_bytes());
-        message.extend([kind, 0]);
-        message.extend(payload);
+        let message = [&message_header(payload.len(), stream, kind)[..], payload].concat();
         self.frame(conn, &message).await;
     }
 
@@ -55,41 +53,34 @@ impl Raw {
             service: service.into(),
             method: method.into(),
             payload,
-            timeout_nano: 0,
+            ..Request::default()
         };
         let id = self.next_id;
         self.next_id += 2;
-        self.message(2, id, REQUEST, &request.encode_to_vec()).await;
+        self.message(TO_RUNTIME, id, REQUEST, &request.encode_to_vec())
+            .await;
     }
 
     pub(crate) async fn reply(&mut self, stream: u32, payload: Vec<u8>) {
         let status = None;
         let response = Response { status, payload }.encode_to_vec();
-        self.message(1, stream, RESPONSE, &response).await;
+        self.message(TO_PLUGIN, stream, RESPONSE, &response).await;
     }
 
-    /// The next message; our own runtime side sends it in one or two frames. `None` at the end.
+    /// The next message. `None` at the end.
     pub(crate) async fn read(&mut self) -> Option<Got> {
-        let (conn, mut bytes) = self.read_frame().await?;
-        let len = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
-        while bytes.len() < len + 10 {
-            let (_, more) = self.read_frame().await?;
-            bytes.extend(more);
+        loop {
+            if let Some(message) = self.unread.pop_front() {
+                return Some(message);
+            }
+            let mut bytes = [0; 16 << 10];
+            let length = self.stream.read(&mut bytes).await.ok()?;
+            if length == 0 {
+                return None;
+            }
+            self.unread
+                .extend(self.reader.push(&bytes[..length]).unwrap());
         }
-        Some(Got {
-            conn,
-            stream: u32::from_be_bytes(bytes[4..8].try_into().unwrap()),
-            kind: bytes[8],
-            payload: bytes[10..].to_vec(),
-        })
-    }
-
-    pub(crate) async fn read_frame(&mut self) -> Option<(u32, Vec<u8>)> {
-        let conn = self.stream.read_u32().await.ok()?;
-        let len = self.stream.read_u32().await.ok()?;
-        let mut bytes = vec![0; len as usize];
-        self.stream.read_exact(&mut bytes).await.ok()?;
-        Some((conn, bytes))
     }
 
     pub(crate) async fn register(&mut self, index: &str, name: &str) {
@@ -115,7 +106,7 @@ impl Raw {
             if got.kind != REQUEST {
                 continue;
             }
-            let request = Request::decode(got.payload.as_slice()).unwrap();
+            let request = got.request().unwrap();
             match request.method.as_str() {
                 "Configure" => {
                     let answer = configured(events).encode_to_vec();
@@ -131,15 +122,16 @@ impl Raw {
     pub(crate) async fn status(&mut self) -> Option<i32> {
         loop {
             let got = self.read().await?;
-            if got.conn == 2 && got.kind == RESPONSE {
-                let response = Response::decode(got.payload.as_slice()).unwrap();
+            if got.connection == TO_RUNTIME && got.kind == RESPONSE {
+                let response = got.response().unwrap();
                 return Some(response.status.map_or(0, |s| s.code));
             }
         }
     }
 
     pub(crate) async fn is_closed_by_peer(&mut self) -> bool {
-        let drained = async { while self.read_frame().await.is_some() {} };
+        let mut bytes = [0; 4096];
+        let drained = async { while self.stream.read(&mut bytes).await.is_ok_and(|n| n > 0) {} };
         tokio::time::timeout(Duration::from_secs(3), drained)
             .await
             .is_ok()

@@ -259,9 +259,10 @@ fn removing_and_setting_in_one_answer_replaces() {
             row.field
         );
         let marker = format!("-{}", row.have);
-        let expected = match row.map {
-            true => pairs([(marker.as_str(), ""), (row.have, "x")]),
-            false => pairs([(row.have, "x")]),
+        let expected = if row.map {
+            pairs([(marker.as_str(), ""), (row.have, "x")])
+        } else {
+            pairs([(row.have, "x")])
         };
         assert_eq!((row.reply)(&merged), expected, "{:?}", row.field);
         assert_eq!(
@@ -292,9 +293,10 @@ fn a_second_plugin_that_also_removes_overrides_the_first() {
             row.field
         );
         let marker = format!("-{}", row.new);
-        let expected = match row.map {
-            true => pairs([(marker.as_str(), ""), (row.new, "y")]),
-            false => pairs([(row.new, "y")]),
+        let expected = if row.map {
+            pairs([(marker.as_str(), ""), (row.new, "y")])
+        } else {
+            pairs([(row.new, "y")])
         };
         assert_eq!((row.reply)(&merged), expected, "{:?}", row.field);
         assert_eq!(merged.owner_of(row.field, row.new).as_deref(), Some("20-b"));

@@ -618,9 +618,12 @@ impl Book {
                 _ => {}
             }
         }
-        let events = |object: &str| match of_pod(object) {
-            true => (RunPodSandbox, StopPodSandbox, RemovePodSandbox),
-            false => (CreateContainer, StopContainer, RemoveContainer),
+        let events = |object: &str| {
+            if of_pod(object) {
+                (RunPodSandbox, StopPodSandbox, RemovePodSandbox)
+            } else {
+                (CreateContainer, StopContainer, RemoveContainer)
+            }
         };
         for object in knows.iter().filter(|o| !there.contains(*o) && !excused(o)) {
             if me.mask.has(events(object).2) {

@@ -7,12 +7,14 @@ use std::{
 };
 
 use nri::{
+    Version,
     mask::event_named,
     proto::{
         ConfigureResponse, Event, RegisterPluginRequest, StopContainerRequest, SynchronizeRequest,
         SynchronizeResponse, ValidateContainerAdjustmentResponse,
     },
     sim::{self, Memory, Rng},
+    wire::frame::{self, Reader, Request, Response, Status, TO_RUNTIME},
 };
 use prost::Message;
 use tokio::{
@@ -20,13 +22,8 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use crate::{
-    plan::PluginPlan,
-    ttrpc::{REQUEST, RESPONSE, RUNTIME, Request, Response, Status},
-    world::World,
-};
+use crate::{plan::PluginPlan, world::World};
 
-const BETA: &str = "nri.pkg.api.v1beta1.Runtime";
 const DEADLINE_EXCEEDED: i32 = 4;
 const UNKNOWN: i32 = 2;
 
@@ -91,50 +88,36 @@ impl Instance {
             plugin_idx: index.clone(),
             nri_version: String::new(),
         };
+        let version = if self.plan.beta {
+            Version::V1Beta1
+        } else {
+            Version::V1Alpha1
+        };
         let request = Request {
-            service: match self.plan.beta {
-                true => BETA.to_owned(),
-                false => RUNTIME.to_owned(),
-            },
+            service: version.runtime_service().to_owned(),
             method: "RegisterPlugin".to_owned(),
             payload: register.encode_to_vec(),
-            timeout_nano: 0,
+            ..Request::default()
         };
-        self.send(2, 1, REQUEST, &request.encode_to_vec());
-        let (mut bytes, mut calls, mut buffer) = (Vec::new(), Vec::new(), vec![0; 4096]);
+        self.send(&frame::Message::call(TO_RUNTIME, 1, &request));
+        let (mut reader, mut buffer) = (Reader::default(), vec![0; 4096]);
         loop {
             self.socket.readable().await;
-            match self.socket.try_read(&mut buffer) {
+            let read = match self.socket.try_read(&mut buffer) {
                 Ok(0) => return,
-                Ok(read) => bytes.extend(&buffer[..read]),
+                Ok(read) => read,
                 Err(_) => continue,
-            }
-            let word =
-                |of: &[u8], at: usize| u32::from_be_bytes(of[at..at + 4].try_into().unwrap());
-            while bytes.len() >= 8 && bytes.len() - 8 >= word(&bytes, 4) as usize {
-                let (conn, len) = (word(&bytes, 0), word(&bytes, 4) as usize);
-                let frame: Vec<u8> = bytes.drain(..8 + len).skip(8).collect();
-                if conn == 1 {
-                    calls.extend(frame);
+            };
+            for message in reader.push(&buffer[..read]).unwrap() {
+                if message.is_request() {
+                    sim::spawn_in(0, self.clone().handle(message));
                 }
-            }
-            while calls.len() >= 10 && calls.len() - 10 >= word(&calls, 0) as usize {
-                let (len, stream) = (word(&calls, 0) as usize, word(&calls, 4));
-                let body: Vec<u8> = calls.drain(..10 + len).skip(10).collect();
-                let request = Request::decode(body.as_slice()).unwrap();
-                sim::spawn_in(0, self.clone().handle(stream, request));
             }
         }
     }
 
-    fn send(&self, conn: u32, stream: u32, kind: u8, payload: &[u8]) {
-        let len = |of: usize| u32::try_from(of).unwrap().to_be_bytes();
-        let mut bytes = conn.to_be_bytes().to_vec();
-        bytes.extend(len(payload.len() + 10));
-        bytes.extend(len(payload.len()));
-        bytes.extend(stream.to_be_bytes());
-        bytes.extend([kind, 0]);
-        bytes.extend(payload);
+    fn send(&self, message: &frame::Message) {
+        let bytes = message.frames();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             match self.socket.try_write(rest) {
@@ -145,13 +128,15 @@ impl Instance {
         }
     }
 
-    async fn handle(self: Arc<Self>, stream: u32, request: Request) {
+    async fn handle(self: Arc<Self>, call: frame::Message) {
+        let request = call.request().unwrap();
         let limit = Duration::from_nanos(request.timeout_nano.unsigned_abs());
         let deadline = Instant::now() + limit;
         let work = self.work(&request.method, &request.payload);
-        let answer = match self.plan.goes_on {
-            true => Some(work.await),
-            false => timeout_at(deadline, work).await.ok(),
+        let answer = if self.plan.goes_on {
+            Some(work.await)
+        } else {
+            timeout_at(deadline, work).await.ok()
         };
         let (status, payload) = match answer {
             Some(Answer::Reply(payload)) => (None, payload),
@@ -163,8 +148,7 @@ impl Instance {
             code,
             message: message.to_owned(),
         });
-        let response = Response { status, payload };
-        self.send(1, stream, RESPONSE, &response.encode_to_vec());
+        self.send(&call.answer(&Response { status, payload }));
     }
 
     async fn work(self: &Arc<Self>, method: &str, payload: &[u8]) -> Answer {

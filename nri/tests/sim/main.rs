@@ -5,8 +5,6 @@ mod check;
 mod instance;
 mod plan;
 mod shrink;
-#[path = "../common/ttrpc.rs"]
-mod ttrpc;
 mod world;
 
 use std::{

@@ -174,18 +174,17 @@ impl World {
                     gives_up.map(|(_, after)| after),
                 )
             };
-            let made = match begun && makes(event) {
+            let made = if begun && makes(event) {
                 // It was begun by a daemon that has died.
-                true => false,
-                false => {
-                    sleep(Duration::from_millis(pause)).await;
-                    life.lock().unwrap().begun = true;
-                    let step = self.step(&nri, event, &pod, &object);
-                    let limit = gives_up
-                        .filter(|_| makes(event))
-                        .map_or(Duration::MAX, Duration::from_millis);
-                    timeout(limit, step).await == Ok(End::Done)
-                }
+                false
+            } else {
+                sleep(Duration::from_millis(pause)).await;
+                life.lock().unwrap().begun = true;
+                let step = self.step(&nri, event, &pod, &object);
+                let limit = gives_up
+                    .filter(|_| makes(event))
+                    .map_or(Duration::MAX, Duration::from_millis);
+                timeout(limit, step).await == Ok(End::Done)
             };
             if makes(event) && !made {
                 let undo = match event {
@@ -231,9 +230,10 @@ impl World {
             CreateContainer => disk(&|all| all.containers.push(c.clone())),
             _ => {}
         }
-        let turn = match takes_turn(event) {
-            true => Some(nri.turn(event).await),
-            false => None,
+        let turn = if takes_turn(event) {
+            Some(nri.turn(event).await)
+        } else {
+            None
         };
         self.book.runs(op.1);
         let done = match (event, &turn) {

@@ -109,7 +109,7 @@ pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Er
         WASI,
         "fd_write",
         |mut host: Host<'_>, fd: u32, parts: u32, count: u32, to: u32| {
-            let done = write(&mut host, (fd, parts, count), to);
+            let done = write(&mut host, fd, parts, count, to);
             timely(&host, done)
         },
     )?;
@@ -126,7 +126,7 @@ pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Er
                 return Ok(INVAL);
             };
             sleep_until(wake, host.data().deadline)?;
-            Ok(number(tell(&mut host, (from, to, count), told)))
+            Ok(number(tell(&mut host, from, to, count, told)))
         },
     )?;
     linker.func_wrap(WASI, "proc_exit", |code: i32| -> Result<(), Error> {
@@ -149,9 +149,10 @@ fn number(answer: Answer<()>) -> i32 {
 
 /// As [`number`], where the host works for the module: that costs it no fuel, and would never end by itself.
 fn timely(host: &Host<'_>, answer: Answer<()>) -> Result<i32, Error> {
-    match Instant::now() < host.data().deadline {
-        true => Ok(number(answer)),
-        false => Err(Error::host(TimedOut)),
+    if Instant::now() < host.data().deadline {
+        Ok(number(answer))
+    } else {
+        Err(Error::host(TimedOut))
     }
 }
 
@@ -212,7 +213,7 @@ fn random(host: &mut Host<'_>, to: u32, length: u32) -> Answer<()> {
 }
 
 /// Both of its outputs are our standard error: a runtime that has launched us has it in its log.
-fn write(host: &mut Host<'_>, (fd, parts, count): (u32, u32, u32), to: u32) -> Answer<()> {
+fn write(host: &mut Host<'_>, fd: u32, parts: u32, count: u32, to: u32) -> Answer<()> {
     if fd != 1 && fd != 2 {
         return Err(BADF);
     }
@@ -279,14 +280,15 @@ fn wake(host: &Host<'_>, from: u32, count: u32) -> Answer<Instant> {
 
 fn sleep_until(wake: Instant, deadline: Instant) -> Result<(), Error> {
     thread::sleep(wake.min(deadline).saturating_duration_since(Instant::now()));
-    match wake < deadline {
-        true => Ok(()),
-        false => Err(Error::host(TimedOut)),
+    if wake < deadline {
+        Ok(())
+    } else {
+        Err(Error::host(TimedOut))
     }
 }
 
 /// Each subscription has its event: who asks for several asks again for those that were early.
-fn tell(host: &mut Host<'_>, (from, to, count): (u32, u32, u32), told: u32) -> Answer<()> {
+fn tell(host: &mut Host<'_>, from: u32, to: u32, count: u32, told: u32) -> Answer<()> {
     for n in 0..count {
         let all: [u8; SUBSCRIPTION as usize] =
             get(host, from.checked_add(n * SUBSCRIPTION).ok_or(FAULT)?)?;

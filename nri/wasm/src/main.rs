@@ -74,9 +74,10 @@ fn parse(given: impl IntoIterator<Item = String>) -> Result<Args, String> {
             }
         }
     }
-    match args.module.as_os_str().is_empty() {
-        true => Err("a module is needed".to_owned()),
-        false => Ok(args),
+    if args.module.as_os_str().is_empty() {
+        Err("a module is needed".to_owned())
+    } else {
+        Ok(args)
     }
 }
 

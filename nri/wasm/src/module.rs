@@ -256,11 +256,12 @@ impl Running {
         if at != 0 && at != request_at {
             self.run("free", self.free, at)?;
         }
-        match is_error {
-            true => Err(ModuleError::Refused(
+        if is_error {
+            Err(ModuleError::Refused(
                 String::from_utf8_lossy(&bytes).into_owned(),
-            )),
-            false => Ok(bytes),
+            ))
+        } else {
+            Ok(bytes)
         }
     }
 

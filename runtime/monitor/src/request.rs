@@ -95,7 +95,8 @@ impl Server {
         }
         let session = self.next_number;
         self.next_number += 1;
-        match Exec::start(session, asker, exec, target, &self.cgroups) {
+        let (peer, request) = asker;
+        match Exec::start(session, peer, request, exec, target, &self.cgroups) {
             Ok(exec) => self.execs.push(exec),
             Err(text) => self.fail(asker, text),
         }

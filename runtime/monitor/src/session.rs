@@ -73,7 +73,8 @@ const MAX_ERROR: usize = 4096;
 impl Exec {
     pub(crate) fn start(
         session: u32,
-        (peer, request): (u64, u32),
+        peer: u64,
+        request: u32,
         exec: ExecRequest,
         target: &Target,
         cgroups: &Cgroups,
@@ -114,7 +115,8 @@ impl Exec {
         };
         let forked = started
             .open_ends(
-                (child_birth, child_go),
+                child_birth,
+                child_go,
                 exec.tty,
                 exec.stdin,
                 exec.window,
@@ -138,7 +140,8 @@ impl Exec {
     /// Opens pipes or the console socket; our ends stay here.
     fn open_ends(
         &mut self,
-        (birth, go): (OwnedFd, OwnedFd),
+        birth: OwnedFd,
+        go: OwnedFd,
         tty: bool,
         stdin: bool,
         window: Option<(u16, u16)>,

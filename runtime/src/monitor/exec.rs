@@ -257,7 +257,8 @@ async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E 
         }
     };
     if !read {
-        let _a_child_keeps_it_open = tokio::time::timeout(DRAIN, reading).await;
+        // A child of the process may keep the pipe open.
+        let _ = tokio::time::timeout(DRAIN, reading).await;
     }
     ended
 }

@@ -108,7 +108,8 @@ impl Hooks {
         }
         let mut builder = Adaptation::builder("cairn", env!("CARGO_PKG_VERSION"));
         if let Some(recorder) = recording::begin(&config.nri)? {
-            builder = builder.record(recorder.clone());
+            let watched = recorder.clone();
+            builder = builder.watch(move || watched.connection());
             let _ = self.recorder.set(recorder);
         }
         let mut settings = config.nri_settings();

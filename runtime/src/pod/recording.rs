@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use nri::record::{About, Recorder, Runtime, Values};
+use nri_record::{About, Recorder, Runtime, Values};
 
 use super::error::{Error, Result};
 use crate::{clock, config};

@@ -50,7 +50,7 @@ enum Order {
 static ANSWERS: Mutex<()> = Mutex::new(());
 
 fn answer(value: &serde_json::Value) {
-    let _whole_line = ANSWERS.lock();
+    let _guard = ANSWERS.lock();
     let mut out = io::stdout().lock();
     // The test may be gone already; then nobody reads, and the end of input follows at once.
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());

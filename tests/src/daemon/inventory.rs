@@ -7,8 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use testkit::look;
+
 use super::Daemon;
-use crate::{bins, look};
+use crate::bins;
 
 /// Whose a lease is that host-local had made but not written when it was killed: no call of any runtime takes it back.
 pub const NOBODY: &str = "nobody";
@@ -21,7 +23,7 @@ impl Daemon {
     /// If the monitor of a removed container does not end.
     pub async fn inventory(&self) -> BTreeSet<String> {
         // It ends by itself and nobody waits for it; counted here, it would be missed later.
-        crate::until("the monitors of removed containers have ended", || async {
+        testkit::until("the monitors of removed containers have ended", || async {
             (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
         })
         .await;

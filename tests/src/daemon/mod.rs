@@ -14,14 +14,13 @@ use std::{env, fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use k8s_cri::v1 as cri;
 use tempfile::TempDir;
+use testkit::{look, until::poll_within};
 
 use crate::{
     bins,
     client::Client,
     client::Cri,
     image::{BUSYBOX, Image},
-    look,
-    until::poll_within,
     yard::{Ended, Yard},
 };
 
@@ -121,9 +120,10 @@ impl Daemon {
             self.configure_cni("10-test", conflist)?;
         }
         // A hook may block for as long as a test looks around, and a plugin of a test may be slow on a busy machine.
-        let nri = match self.setup.toml.contains("[nri]") {
-            true => "",
-            false => "\n[nri]\nrequest_timeout = \"60s\"\n",
+        let nri = if self.setup.toml.contains("[nri]") {
+            ""
+        } else {
+            "\n[nri]\nrequest_timeout = \"60s\"\n"
         };
         let toml = format!(
             "version = 1\n{}\n[cgroup]\nparent = {:?}\n\n{}{nri}",

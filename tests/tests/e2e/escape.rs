@@ -146,9 +146,10 @@ async fn a_link_of_the_image_to_a_leaked_descriptor_makes_nothing_outside() {
 async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() {
     let daemon = Daemon::start().await;
     for mapped in [false, true] {
-        let pod = match mapped {
-            false => daemon.cri().pod("cwd-exec").await,
-            true => mapped_pod(&daemon, "cwd-exec-mapped").await,
+        let pod = if mapped {
+            mapped_pod(&daemon, "cwd-exec-mapped").await
+        } else {
+            daemon.cri().pod("cwd-exec").await
         };
         let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
         config.working_dir = "/tmp/work".to_owned();

@@ -278,9 +278,8 @@ async fn what_a_must_run_plugin_missed_comes_after_its_synchronize_in_order_unti
     );
 
     // It hangs in the second of them: that one, and what follows, are not acknowledged.
-    let hangs = (Event::StopPodSandbox, Deed::Hang);
-    let socket = daemon.nri_socket();
-    let again = Plugin::bad_from_the_start(&socket, "10", "keeper", hangs).await;
+    let (socket, event) = (daemon.nri_socket(), Event::StopPodSandbox);
+    let again = Plugin::bad_from_the_start(&socket, "10", "keeper", event, Deed::Hang).await;
     assert_eq!(again.synchronised().await, (Vec::new(), Vec::new()));
     assert!(again.is_dismissed(Duration::from_secs(10)).await);
     assert_eq!(again.list(), missed[..2]);

@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use nri::{
     proto::RegisterPluginRequest,
-    record::frames::{Message, Reader, Request, Response, TO_PLUGIN, TO_RUNTIME},
+    wire::frame::{Message, Reader, Request, Response, TO_PLUGIN, TO_RUNTIME},
 };
 use prost::Message as _;
 use tokio::{

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nri::record::{REDACTED, json::is_map};
+use nri_record::{REDACTED, json::is_map};
 use serde_json::{Map, Value};
 
 use super::toml::{inline, key};

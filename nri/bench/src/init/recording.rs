@@ -6,7 +6,7 @@ use std::{
     fmt::Write as _,
 };
 
-use nri::record::{Failure, Side};
+use nri_record::{Failure, Side};
 use serde_json::Value;
 
 use super::{

@@ -2,12 +2,9 @@
 
 use nri::{
     proto::*,
-    record::{
-        About, Part, REDACTED, Recorder, Side, Values, What, encode,
-        frames::{Message as Frame, Request, Response, TO_PLUGIN, TO_RUNTIME},
-        methods, read,
-    },
+    wire::frame::{Message as Frame, Request, Response, TO_PLUGIN, TO_RUNTIME},
 };
+use nri_record::{About, Part, REDACTED, Recorder, Side, Values, What, encode, methods, read};
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use nri::record::{About, RecordedConnection, Recorder, Side, Summary, Values};
+use nri_record::{About, RecordedConnection, Recorder, Side, Summary, Values};
 use rustix::{fs::Mode, process::umask};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

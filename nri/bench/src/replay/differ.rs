@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nri::{EventMask, record::json::is_map};
+use nri::EventMask;
+use nri_record::json::is_map;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -15,7 +15,8 @@ mod script;
 
 use std::{path::PathBuf, time::Duration};
 
-use nri::{Code, is_plain, mask::event_named, record::Side};
+use nri::{Code, is_plain, mask::event_named};
+use nri_record::Side;
 use tokio::{
     net::UnixListener,
     time::{Instant, sleep},

@@ -4,12 +4,9 @@ use std::{collections::BTreeMap, io, time::Duration};
 
 use nri::{
     Code,
-    record::{
-        Failure, Part, Values, decode, encode,
-        frames::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
-        json,
-    },
+    wire::frame::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
 };
+use nri_record::{Failure, Part, Values, decode, encode, json};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -2,12 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use nri::{
-    Code, is_plain,
-    mask::event_name,
-    proto::Event,
-    record::{Failure, Line, Recording, Side, Values, What},
-};
+use nri::{Code, is_plain, mask::event_name, proto::Event};
+use nri_record::{Failure, Line, Recording, Side, Values, What};
 use serde_json::{Value, json};
 
 const BETA: &str = "nri.pkg.api.v1beta1.";

@@ -1,11 +1,7 @@
 //! What a step's deliveries, wishes and messages say of the plugin: the rules, and what was expected of all answers.
 
-use nri::{
-    Code, Delivery, Outcome, PluginEvent,
-    mask::event_name,
-    policy::Class,
-    testing::{Happening, Place, Wish, WishKind},
-};
+use nri::{Code, Delivery, Outcome, PluginEvent, mask::event_name, policy::Class};
+use nri_testing::{Happening, Place, Wish, WishKind};
 
 use super::Bench;
 use crate::{

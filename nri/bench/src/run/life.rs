@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use nri::{Kind, PluginEvent, PluginId, PluginInfo, PluginState, testing::Happening};
+use nri::{Kind, PluginEvent, PluginId, PluginInfo, PluginState};
+use nri_testing::Happening;
 use tokio::time::{Instant, sleep};
 
 use super::{Bench, Over};

@@ -15,10 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{
-    Handlers, PluginId, StartError, Timeouts,
-    testing::{Failed, FakeRuntime, container, pod},
-};
+use nri::{Handlers, PluginId, StartError, Timeouts};
+use nri_testing::{Failed, FakeRuntime, container, pod};
 
 use crate::{
     plugin::{How, Instance, Program},

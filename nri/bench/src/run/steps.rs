@@ -3,9 +3,9 @@
 use nri::{
     Created, Updated,
     proto::{Container, ContainerEviction, ContainerUpdate, PodSandbox},
-    record::json::is_default,
-    testing::{Failed, container, differences, includes, pod},
 };
+use nri_record::json::is_default;
+use nri_testing::{Failed, container, differences, includes, pod};
 use serde_json::{Value, json};
 
 use super::{Bench, Misuse, Over};

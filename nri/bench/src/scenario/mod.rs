@@ -11,9 +11,9 @@ use nri::{
         Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, LinuxResources,
         PodSandbox,
     },
-    testing::Flavor,
     validate::DefaultValidator,
 };
+use nri_testing::Flavor;
 use serde::Deserialize;
 use serde_json::Value;
 

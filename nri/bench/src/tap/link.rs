@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use nri::record::frames::{Message, Reader};
+use nri::wire::frame::{Message, Reader};
 
 use super::{
     Shared,

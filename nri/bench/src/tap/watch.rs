@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use nri::{
     is_plain,
     proto::{ConfigureRequest, ConfigureResponse},
-    record::frames::{Message, Request, TO_PLUGIN, TO_RUNTIME},
+    wire::frame::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
 use prost::Message as _;
 use tokio::time::Instant;

@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nri::{
-    record::{Recording, What},
-    testing::{FakeRuntime, container, pod},
-};
+use nri_record::{Recording, What};
+use nri_testing::{FakeRuntime, container, pod};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Bench, broken};
@@ -57,7 +55,7 @@ impl Recorder {
 
     pub(crate) fn read(&self) -> Recording {
         let bytes = fs::read(&self.file).expect("a file");
-        nri::record::read(bytes.as_slice()).expect("a recording")
+        nri_record::read(bytes.as_slice()).expect("a recording")
     }
 }
 

@@ -117,7 +117,7 @@ pub struct StubBuilder {
     socket: PathBuf,
     connection: Option<StdUnixStream>,
     #[cfg(feature = "sim")]
-    memory: Option<crate::sim::Memory>,
+    memory: Option<nri_sim::Memory>,
     protocol: Protocol,
     registration_timeout: Duration,
     reconnect: bool,
@@ -176,7 +176,7 @@ impl StubBuilder {
 
     /// Uses this connection for the next start.
     #[cfg(feature = "sim")]
-    pub fn memory(mut self, connection: crate::sim::Memory) -> Self {
+    pub fn memory(mut self, connection: nri_sim::Memory) -> Self {
         self.memory = Some(connection);
         self
     }

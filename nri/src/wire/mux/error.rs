@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 /// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
-pub(crate) const MAX_FRAME: usize = (4 << 20) + 10;
+pub const MAX_FRAME: usize = (4 << 20) + 10;
 /// Bytes a logical connection may have unread before the trunk is closed.
 pub(super) const INBOUND_BUDGET: usize = 16 << 20;
 
 /// Reason for the end of a trunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MuxError {
+pub enum MuxError {
     /// We closed it.
     #[error("connection closed")]
     Closed,

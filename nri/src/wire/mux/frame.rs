@@ -2,7 +2,7 @@
 
 use super::error::{MAX_FRAME, MuxError};
 
-pub(super) const HEADER: usize = 8;
+pub(crate) const HEADER: usize = 8;
 /// The start of each message must lie in a frame of at most so many bytes (NRI-110).
 pub(crate) const SHORT_FRAME: usize = 4096;
 
@@ -10,7 +10,7 @@ pub(crate) const SHORT_FRAME: usize = 4096;
 ///
 /// State: inside a header with `got` bytes of it, or inside a payload with `left` bytes to come.
 #[derive(Debug, Default)]
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     header: [u8; HEADER],
     got: usize,
     id: u32,
@@ -19,7 +19,7 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     /// Takes bytes as they came from the socket, gives each piece of payload with its connection.
-    pub(crate) fn push<E: From<MuxError>>(
+    pub fn push<E: From<MuxError>>(
         &mut self,
         mut bytes: &[u8],
         mut deliver: impl FnMut(u32, &[u8]) -> Result<(), E>,
@@ -55,13 +55,13 @@ impl FrameReader {
     }
 
     /// True between two frames: the only place where an end of stream is no error.
-    pub(crate) fn at_boundary(&self) -> bool {
+    pub fn at_boundary(&self) -> bool {
         self.got == 0 && self.left == 0
     }
 }
 
 /// The header of a frame with `len` bytes of payload.
-pub(crate) fn header(id: u32, len: usize) -> [u8; HEADER] {
+pub fn header(id: u32, len: usize) -> [u8; HEADER] {
     let mut h = [0; HEADER];
     h[..4].copy_from_slice(&id.to_be_bytes());
     h[4..].copy_from_slice(&(len as u32).to_be_bytes());

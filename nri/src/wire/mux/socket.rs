@@ -5,10 +5,10 @@ use std::io;
 use tokio::net::UnixStream;
 
 #[cfg(feature = "sim")]
-use crate::sim::Memory;
+use nri_sim::Memory;
 
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
     Unix(UnixStream),
     #[cfg(feature = "sim")]
     Memory(Memory),

@@ -215,7 +215,7 @@ struct Slow(Arc<std::sync::atomic::AtomicBool>);
 impl Watch for Slow {
     fn came(&self, _: &[u8]) {}
     fn goes(&self, _: &[u8]) {}
-    fn ended(&self, _: &MuxError) {
+    fn ended(&self, _: bool, _: &str) {
         std::thread::sleep(SLOW / 4);
         self.0.store(true, std::sync::atomic::Ordering::SeqCst);
     }

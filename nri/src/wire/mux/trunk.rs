@@ -42,12 +42,15 @@ pub(super) struct Outbound {
     pub(super) replies: Option<Replies>,
 }
 
-/// Sees the bytes of a trunk as they come and go. Called in the way of every byte: it must not wait.
-pub(crate) trait Watch: std::fmt::Debug + Send + Sync {
+/// Sees the bytes of one connection, which are those of [`frame`](crate::wire::frame). It is called for every byte
+/// before the connection goes on, and must not wait.
+pub trait Watch: std::fmt::Debug + Send + Sync {
+    /// The plugin has sent these.
     fn came(&self, bytes: &[u8]);
-    /// Before they are sent, so that no answer to them is seen first.
+    /// These are about to be sent, so that no answer to them is seen first.
     fn goes(&self, bytes: &[u8]);
-    fn ended(&self, reason: &MuxError);
+    /// The connection has ended: whether the runtime has closed it, and the reason.
+    fn ended(&self, by_us: bool, why: &str);
 }
 
 /// Makes one for each trunk.
@@ -88,7 +91,7 @@ impl Trunk {
             if open {
                 // Before anyone is woken: whoever waits for the end may end the recording.
                 if let Some(watch) = &self.watch {
-                    watch.ended(&reason);
+                    watch.ended(reason == MuxError::Closed, &reason.to_string());
                 }
                 *closed = Some(reason);
             }

@@ -85,7 +85,7 @@ impl Client {
         payload: Vec<u8>,
         limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        self.call_with(service, method, payload, (limit, Extra::default()))
+        self.call_with(service, method, payload, limit, Extra::default())
             .await
     }
 
@@ -95,7 +95,8 @@ impl Client {
         service: &str,
         method: &str,
         payload: Vec<u8>,
-        (limit, extra): (Duration, Extra),
+        limit: Duration,
+        extra: Extra,
     ) -> Result<Vec<u8>, CallError> {
         let deadline = Instant::now() + limit;
         let request = Request {
@@ -258,7 +259,8 @@ impl Waiting {
         self.tell_if_settled(&mut calls);
         drop(calls);
         if let Some(Asker::Caller(call)) = asker {
-            let _nobody_waits_any_more = call.send(answer);
+            // The caller may have given up.
+            let _ = call.send(answer);
         }
     }
 

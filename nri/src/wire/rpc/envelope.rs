@@ -7,11 +7,11 @@
 /// Bytes of a message's header.
 pub(crate) const HEADER: usize = 10;
 /// A call, by its type in the header.
-pub(crate) const REQUEST: u8 = 1;
+pub const REQUEST: u8 = 1;
 /// An answer.
-pub(crate) const RESPONSE: u8 = 2;
+pub const RESPONSE: u8 = 2;
 /// A part of a stream, of which NRI has none.
-pub(crate) const DATA: u8 = 3;
+pub const DATA: u8 = 3;
 
 /// The request of a call; unknown fields are not kept.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -56,7 +56,7 @@ pub struct Status {
 }
 
 /// The header of a message: length of its body, stream id, type.
-pub(crate) fn header(length: usize, stream: u32, kind: u8) -> [u8; HEADER] {
+pub fn header(length: usize, stream: u32, kind: u8) -> [u8; HEADER] {
     let [a, b, c, d] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     let [e, f, g, h] = stream.to_be_bytes();
     [a, b, c, d, e, f, g, h, kind, 0]

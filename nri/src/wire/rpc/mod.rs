@@ -12,10 +12,6 @@
 #[cfg(test)]
 mod against_go;
 mod client;
-#[cfg_attr(
-    not(feature = "record"),
-    allow(unreachable_pub, reason = "`record` shows them")
-)]
 pub(crate) mod envelope;
 mod frame;
 mod server;
@@ -23,5 +19,5 @@ mod status;
 
 pub(crate) use client::{Client, Extra, Metadata};
 pub(crate) use server::{Incoming, Methods, Serve, Serving, serve, without_panic};
-pub use status::{CallError, Code, Status};
-pub(crate) use status::{ENVELOPE, MAX_MESSAGE, ROOM, one_line};
+pub use status::{CallError, Code, Status, one_line};
+pub(crate) use status::{ENVELOPE, MAX_MESSAGE, ROOM};

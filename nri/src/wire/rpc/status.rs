@@ -82,7 +82,7 @@ impl Status {
 const MAX_TEXT: usize = 1000;
 
 /// A text from a peer as it may stand in a log or an error: one line, not too long.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = text.chars().take(MAX_TEXT).map(plain).collect();
     if line.len() < text.len() {

@@ -149,9 +149,10 @@ fn cell(row: &Row, period: &Period, quiet: &Period, kind: Kind) -> Option<Value>
     let quiet = quiet.times(kind);
     let (quiet_p50, quiet_p99) = (percentile(&quiet, 50)?, percentile(&quiet, 99)?);
     let goal = quiet_p99.mul_f64(GOAL);
-    let once = match row.waits {
-        true => period.waits(kind, goal..=REQUEST_TIMEOUT + goal),
-        false => Vec::new(),
+    let once = if row.waits {
+        period.waits(kind, goal..=REQUEST_TIMEOUT + goal)
+    } else {
+        Vec::new()
     };
     let mut times = period.times(kind);
     let p50 = percentile(&times, 50)?;

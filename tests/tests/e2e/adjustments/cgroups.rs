@@ -48,14 +48,15 @@ pub(crate) async fn limits_of_memory_are_in_the_cgroup(stage: &Stage) {
             use_hierarchy: flag(true),
             ..Default::default()
         };
-        resources(adjust).memory = Some(match v2 {
-            true => memory,
-            false => LinuxMemory {
+        resources(adjust).memory = Some(if v2 {
+            memory
+        } else {
+            LinuxMemory {
                 kernel_tcp: int(16 * MIB),
                 swappiness: uint(10),
                 disable_oom_killer: flag(true),
                 ..memory
-            },
+            }
         });
     });
     let container = sleeper(&pod, "c").await;

@@ -29,9 +29,10 @@ async fn network_ready(cri: &Cri) -> Result<(), String> {
     let conditions = status.expect("a status").conditions;
     let found = conditions.into_iter().find(|c| c.r#type == "NetworkReady");
     let found = found.expect("the condition");
-    match found.status {
-        true => Ok(()),
-        false => Err(found.message),
+    if found.status {
+        Ok(())
+    } else {
+        Err(found.message)
     }
 }
 

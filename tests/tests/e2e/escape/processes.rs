@@ -293,9 +293,10 @@ async fn processes_of_its_pod_offer_a_container_no_more_than_it_has() {
         let pod = sharing_pod(&daemon, &format!("pod-{ptrace}")).await;
         neighbour(&pod, "neighbour", &shared).await;
         let looker = looker(&pod, &shared, ptrace).await;
-        let (pause, birth) = match ptrace {
-            false => (&[][..], &[][..]),
-            true => (OF_PAUSE, OF_BIRTHS),
+        let (pause, birth) = if ptrace {
+            (OF_PAUSE, OF_BIRTHS)
+        } else {
+            (&[][..], &[][..])
         };
         let expected = [("sleep", OF_CONTAINERS), ("pause", pause), (BIRTH, birth)];
         while_one_is_born(&plugin, &pod, &shared, async || {
@@ -455,9 +456,10 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
             let options = pid_mode(mode, "");
             let container = looker(&pod, &options, ptrace).await;
             let found = fs::read_to_string(out.join("seen")).expect("the hook wrote it");
-            let (pause, birth) = match ptrace {
-                false => (&[][..], &[][..]),
-                true => (OF_PAUSE, OF_BIRTHS),
+            let (pause, birth) = if ptrace {
+                (OF_PAUSE, OF_BIRTHS)
+            } else {
+                (&[][..], &[][..])
             };
             let expected = [(BIRTH, birth), ("pause", pause)];
             let beyond = found.lines().filter(|line| !is_expected(line, &expected));

@@ -1,4 +1,4 @@
-use nri::record::{Header, read};
+use nri_record::{Header, read};
 
 use super::*;
 

@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, fmt::Display, ops::Range, str::FromStr, time::D
 
 use nri::{
     proto::{Container, PodSandbox},
-    testing::{Flavor, container, pod},
     validate::DefaultValidator,
 };
+use nri_testing::{Flavor, container, pod};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use toml::{

@@ -1,0 +1,382 @@
+//! CRI as a kubelet calls it: short ways to the calls that points make, each with the runtime's own answer.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use testkit::{
+    client::{Client, namespaces},
+    cri::{self, ContainerState},
+};
+use tonic::Status;
+
+use crate::verdict::{Answer, Checked};
+
+/// All pods of the suite are in this namespace.
+pub(crate) const NAMESPACE: &str = "nri-contract";
+/// The run that an object belongs to.
+pub(crate) const RUN_LABEL: &str = "nri-contract.run";
+/// The point that an object belongs to.
+pub(crate) const POINT_LABEL: &str = "nri-contract.point";
+
+/// One connection to the runtime, with what the suite's requests have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Cri {
+    pub client: Client,
+    pub common: Arc<Common>,
+    /// Labels of all that is made through it.
+    pub run: String,
+    pub point: String,
+}
+
+/// What all requests have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub image: String,
+    pub cgroup_parent: String,
+    /// Logs of containers are below it.
+    pub logs: std::path::PathBuf,
+}
+
+/// A pod of the suite.
+#[derive(Clone, Debug)]
+pub(crate) struct Pod {
+    pub cri: Cri,
+    pub id: String,
+    pub config: cri::PodSandboxConfig,
+}
+
+/// A container of the suite.
+#[derive(Clone, Debug)]
+pub(crate) struct Container {
+    pub cri: Cri,
+    pub id: String,
+}
+
+/// A container that lives until it is stopped, and forks nothing.
+pub(crate) const SLEEPER: [&str; 2] = ["sleep", "1000"];
+
+impl Cri {
+    fn labels(&self) -> std::collections::HashMap<String, String> {
+        [(RUN_LABEL, &self.run), (POINT_LABEL, &self.point)]
+            .map(|(key, value)| (key.to_owned(), value.clone()))
+            .into()
+    }
+
+    pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
+        let uid = format!("uid-{name}");
+        let logs = self.common.logs.join(&uid);
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid,
+                namespace: NAMESPACE.to_owned(),
+                attempt: 0,
+            }),
+            hostname: name.to_owned(),
+            log_directory: logs.display().to_string(),
+            labels: self.labels(),
+            annotations: [("nri-contract.note".to_owned(), format!("of {name}"))].into(),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: self.common.cgroup_parent.clone(),
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    namespace_options: Some(namespaces()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
+        cri::ContainerConfig {
+            metadata: Some(cri::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(cri::ImageSpec {
+                image: self.common.image.clone(),
+                ..Default::default()
+            }),
+            command: command.iter().map(|&s| s.to_owned()).collect(),
+            labels: self.labels(),
+            log_path: format!("{name}.log"),
+            linux: Some(cri::LinuxContainerConfig {
+                security_context: Some(cri::LinuxContainerSecurityContext {
+                    namespace_options: Some(namespaces()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
+        // As a kubelet does.
+        let _ = fs::create_dir_all(&config.log_directory);
+        let id = self.client.run_pod(config.clone()).await?;
+        Ok(self.pod(id, config))
+    }
+
+    /// A pod that is known by its id.
+    pub(crate) fn pod(&self, id: String, config: cri::PodSandboxConfig) -> Pod {
+        Pod {
+            cri: self.clone(),
+            id,
+            config,
+        }
+    }
+
+    /// A container that is known by its id.
+    pub(crate) fn container(&self, id: &str) -> Container {
+        Container {
+            cri: self.clone(),
+            id: id.to_owned(),
+        }
+    }
+
+    /// The pods of this point; of all points where `point` is empty.
+    pub(crate) async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
+        self.client.pods(self.selector()).await
+    }
+
+    /// The containers of this point.
+    pub(crate) async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
+        self.client.containers(self.selector()).await
+    }
+
+    fn selector(&self) -> std::collections::HashMap<String, String> {
+        let mut labels = self.labels();
+        labels.retain(|_, value| !value.is_empty());
+        labels
+    }
+
+    pub(crate) async fn pod_status(&self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
+        let answer = self.client.pod_status(id, false).await?;
+        Ok(answer.status.unwrap_or_default())
+    }
+}
+
+/// The namespaces that a pod asks for.
+pub(crate) fn namespace_options(
+    config: &mut cri::PodSandboxConfig,
+    change: impl FnOnce(&mut cri::NamespaceOption),
+) {
+    let linux = config.linux.get_or_insert_default();
+    let security = linux.security_context.get_or_insert_default();
+    change(security.namespace_options.get_or_insert_default());
+}
+
+impl Pod {
+    pub(crate) async fn create(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+        self.create_with(self.cri.container_config(name, command))
+            .await
+    }
+
+    pub(crate) async fn create_with(
+        &self,
+        mut config: cri::ContainerConfig,
+    ) -> Result<Container, Status> {
+        // A container shares what its pod shares, as a kubelet has it.
+        let of_pod = self.config.linux.as_ref();
+        let of_pod = of_pod.and_then(|l| l.security_context.as_ref()?.namespace_options.clone());
+        let linux = config.linux.get_or_insert_default();
+        let security = linux.security_context.get_or_insert_default();
+        security.namespace_options = of_pod;
+        let client = &self.cri.client;
+        let id = client.create_container(&self.id, config, &self.config);
+        Ok(self.cri.container(&id.await?))
+    }
+
+    /// A sleeper, which must be created.
+    pub(crate) async fn created(&self, name: &str) -> Checked<Container> {
+        let created = self.create(name, &SLEEPER).await;
+        created.succeeds("CreateContainer")
+    }
+
+    /// Created and started.
+    pub(crate) async fn start(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
+        let container = self.create(name, command).await?;
+        container.start().await?;
+        Ok(container)
+    }
+
+    pub(crate) async fn stop(&self) -> Result<(), Status> {
+        self.cri.client.stop_pod(&self.id).await
+    }
+    pub(crate) async fn remove(&self) -> Result<(), Status> {
+        self.cri.client.remove_pod(&self.id).await
+    }
+    /// Stopped and removed.
+    pub(crate) async fn end(&self) -> Result<(), Status> {
+        self.stop().await?;
+        self.remove().await
+    }
+    /// As [`Pod::end`], which must succeed.
+    pub(crate) async fn ends(&self) -> Checked {
+        let ended = self.end().await;
+        ended.succeeds("StopPodSandbox, RemovePodSandbox")
+    }
+    pub(crate) async fn status(&self) -> Result<cri::PodSandboxStatus, Status> {
+        self.cri.pod_status(&self.id).await
+    }
+
+    /// UpdatePodSandboxResources, by the types of proto-cri: k8s-cri lacks it.
+    pub(crate) async fn update(&self, cpu_shares: i64) -> Result<(), Status> {
+        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: self.id.clone(),
+            overhead: Some(proto_cri::v1::LinuxContainerResources::default()),
+            resources: Some(proto_cri::v1::LinuxContainerResources {
+                cpu_shares,
+                ..Default::default()
+            }),
+        };
+        let mut newer = self.cri.client.newer.clone();
+        newer.update_pod_sandbox_resources(request).await.map(drop)
+    }
+}
+
+impl Container {
+    pub(crate) async fn start(&self) -> Result<(), Status> {
+        self.cri.client.start_container(&self.id).await
+    }
+
+    /// Without grace: the suite's containers have nothing to save.
+    pub(crate) async fn stop(&self) -> Result<(), Status> {
+        self.cri.client.stop_container(&self.id, 0).await
+    }
+
+    pub(crate) async fn remove(&self) -> Result<(), Status> {
+        self.cri.client.remove_container(&self.id).await
+    }
+
+    pub(crate) async fn status(&self) -> Result<cri::ContainerStatus, Status> {
+        let answer = self.cri.client.container_status(&self.id, false).await?;
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    pub(crate) async fn state(&self) -> Result<ContainerState, Status> {
+        self.status().await.map(|status| status.state())
+    }
+
+    pub(crate) async fn update(&self, change: cri::LinuxContainerResources) -> Result<(), Status> {
+        self.cri.client.update_container(&self.id, change).await
+    }
+
+    /// What a script in the container prints: standard output and error, and its exit code.
+    pub(crate) async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
+        let command = ["sh", "-c", script];
+        let answer = self.cri.client.exec(&self.id, &command, 10).await?;
+        let said = [answer.stdout, answer.stderr].concat();
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        Ok((said, answer.exit_code))
+    }
+
+    /// Waits until it has exited, or `patience` has run out: then its status as it is.
+    pub(crate) async fn exited(&self, patience: Duration) -> Result<cri::ContainerStatus, Status> {
+        let asked = || async {
+            match self.status().await {
+                Ok(status) if status.state() != ContainerState::ContainerExited => None,
+                answer => Some(answer),
+            }
+        };
+        match testkit::until::poll_within(patience, asked).await {
+            Some(answer) => answer,
+            None => self.status().await,
+        }
+    }
+}
+
+/// Removes everything of a run, or of a point of it; tells what stays.
+pub(crate) async fn clear(cri: &Cri) -> Result<(), String> {
+    let mut trouble = String::new();
+    for _ in 0..3 {
+        let pods = cri
+            .pods()
+            .await
+            .map_err(|e| format!("ListPodSandbox: {e}"))?;
+        if pods.is_empty() {
+            let left = cri.containers().await.unwrap_or_default();
+            for container in &left {
+                let _ = cri.container(&container.id).remove().await;
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+        }
+        for pod in pods {
+            for done in [
+                cri.client.stop_pod(&pod.id).await,
+                cri.client.remove_pod(&pod.id).await,
+            ] {
+                if let Err(status) = done {
+                    trouble = status.message().to_owned();
+                }
+            }
+        }
+    }
+    match cri.pods().await {
+        Ok(pods) if pods.is_empty() => Ok(()),
+        _ => Err(format!("pods that cannot be removed: {trouble}")),
+    }
+}
+
+/// The image is there, or is pulled.
+pub(crate) async fn provide(client: &Client, image: &str) -> Result<(), String> {
+    let spec = cri::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    };
+    let request = cri::ImageStatusRequest {
+        image: Some(spec.clone()),
+        verbose: false,
+    };
+    let mut images = client.image.clone();
+    let status = images
+        .image_status(request)
+        .await
+        .map_err(|e| format!("ImageStatus {image}: {}", e.message()))?;
+    if status.into_inner().image.is_some() {
+        return Ok(());
+    }
+    let request = cri::PullImageRequest {
+        image: Some(spec),
+        ..Default::default()
+    };
+    let pulled = images.pull_image(request).await;
+    pulled
+        .map(drop)
+        .map_err(|e| format!("PullImage {image}: {}", e.message()))
+}
+
+/// The runtime's name and version.
+pub(crate) async fn version(client: &Client) -> Result<(String, String), Status> {
+    let request = cri::VersionRequest::default();
+    let answer = client.runtime.clone().version(request).await?.into_inner();
+    Ok((answer.runtime_name, answer.runtime_version))
+}
+
+/// Whether the runtime names cgroups for systemd.
+pub(crate) async fn systemd_cgroups(client: &Client) -> bool {
+    let request = cri::RuntimeConfigRequest::default();
+    let answer = client.runtime.clone().runtime_config(request).await;
+    let linux = answer.ok().and_then(|answer| answer.into_inner().linux);
+    linux.is_some_and(|linux| linux.cgroup_driver() == cri::CgroupDriver::Systemd)
+}
+
+/// Connects to an endpoint such as `unix:///run/containerd/containerd.sock`.
+pub(crate) async fn connect(endpoint: &str) -> Result<Client, String> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    let connected = Client::connect(Path::new(path)).await;
+    connected.map_err(|e| format!("{endpoint}: {}", causes(&e)))
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

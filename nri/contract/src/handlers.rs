@@ -1,0 +1,283 @@
+//! What a plugin of the suite does at each event.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use nri::{EventMask, Handlers, proto::*};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+
+use crate::journal::{Journal, Seen};
+
+/// What a plugin does at an event instead of agreeing.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    /// Answers with an error.
+    Error(String),
+    /// Never answers.
+    Hang,
+    /// Closes the connection in both directions, as a process that ends does.
+    Die,
+    /// Writes bytes that are no frame of the protocol, and never answers.
+    Garbage,
+    /// Waits until the gate is opened, then agrees.
+    Wait(Arc<Semaphore>),
+}
+
+pub(crate) type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>>;
+
+/// What the point and the handlers share.
+pub(crate) struct Shared {
+    pub id: String,
+    pub journal: Arc<Journal>,
+    pub deeds: Mutex<BTreeMap<i32, Deed>>,
+    pub addresses: Mutex<Vec<String>>,
+    pub creates: Answers<CreateContainerRequest, CreateContainerResponse>,
+    pub updates: Answers<UpdateContainerRequest, Vec<ContainerUpdate>>,
+    pub stops: Answers<StopContainerRequest, Vec<ContainerUpdate>>,
+    pub judges: Answers<ValidateContainerAdjustmentRequest, Result<(), String>>,
+    pub judged: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
+    pub synchronises: Mutex<Option<Deed>>,
+    pub told: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
+    pub shutdown: watch::Sender<Option<String>>,
+    /// Events in a handler now, and the most there ever were: of all pods, whosever they are.
+    pub active: AtomicUsize,
+    pub most: AtomicUsize,
+    /// A second handle to the connection, to misbehave below the protocol.
+    pub raw: UnixStream,
+}
+
+/// Counts a handler in, until it is dropped.
+struct Active<'a>(&'a Shared);
+
+impl<'a> Active<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let now = shared.active.fetch_add(1, Ordering::SeqCst) + 1;
+        shared.most.fetch_max(now, Ordering::SeqCst);
+        Self(shared)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    /// Notes an event of the point and does what was told for it.
+    async fn pass(
+        &self,
+        event: Event,
+        pod: &PodSandbox,
+        container: Option<&Container>,
+        resources: Option<LinuxResources>,
+    ) -> nri::Result<()> {
+        let _active = Active::new(self);
+        if !self.owns(pod) {
+            return Ok(());
+        }
+        let number = self.journal.note(Seen {
+            number: 0,
+            at: Instant::now(),
+            plugin: self.id.clone(),
+            event,
+            pod: pod.clone(),
+            container: container.cloned(),
+            resources,
+            answered: None,
+        });
+        let deed = self.deeds.lock().get(&(event as i32)).cloned();
+        self.act(deed).await?;
+        self.journal.answered(number);
+        Ok(())
+    }
+
+    async fn act(&self, deed: Option<Deed>) -> nri::Result<()> {
+        let mut raw = &self.raw;
+        match deed {
+            None => return Ok(()),
+            Some(Deed::Error(text)) => return Err(text.into()),
+            Some(Deed::Wait(gate)) => {
+                let _passed = gate.acquire().await;
+                return Ok(());
+            }
+            Some(Deed::Die) => drop(self.raw.shutdown(Shutdown::Both)),
+            Some(Deed::Garbage) => drop(raw.write_all(&[0xff; 64])),
+            Some(Deed::Hang) => {}
+        }
+        std::future::pending().await
+    }
+
+    /// Whether a pod is one of this point.
+    fn owns(&self, pod: &PodSandbox) -> bool {
+        pod.name.starts_with(&self.journal.prefix)
+    }
+}
+
+pub(crate) fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
+    let own = shared.clone();
+    let mut handlers = Handlers::new().synchronize(move |pods, containers| {
+        let own = own.clone();
+        async move {
+            own.told.send_replace(Some((pods, containers)));
+            let deed = own.synchronises.lock().clone();
+            own.act(deed).await.map(|()| Vec::new())
+        }
+    });
+    let own = shared.clone();
+    handlers = handlers.shutdown(move |reason| {
+        own.shutdown.send_replace(Some(reason));
+        async {}
+    });
+    macro_rules! pod_event {
+        ($event:ident, $method:ident) => {
+            if events.has(Event::$event) {
+                let own = shared.clone();
+                handlers = handlers.$method(move |pod| {
+                    let own = own.clone();
+                    async move { own.pass(Event::$event, &pod, None, None).await }
+                });
+            }
+        };
+    }
+    macro_rules! container_event {
+        ($event:ident, $method:ident) => {
+            if events.has(Event::$event) {
+                let own = shared.clone();
+                handlers = handlers.$method(move |pod, container| {
+                    let own = own.clone();
+                    async move { own.pass(Event::$event, &pod, Some(&container), None).await }
+                });
+            }
+        };
+    }
+    pod_event!(PostUpdatePodSandbox, post_update_pod_sandbox);
+    pod_event!(StopPodSandbox, stop_pod_sandbox);
+    pod_event!(RemovePodSandbox, remove_pod_sandbox);
+    container_event!(PostCreateContainer, post_create_container);
+    container_event!(StartContainer, start_container);
+    container_event!(PostStartContainer, post_start_container);
+    container_event!(PostUpdateContainer, post_update_container);
+    container_event!(RemoveContainer, remove_container);
+    if events.has(Event::UpdatePodSandbox) {
+        let own = shared.clone();
+        handlers = handlers.update_pod_sandbox(move |pod, _, resources| {
+            let own = own.clone();
+            async move {
+                own.pass(Event::UpdatePodSandbox, &pod, None, Some(resources))
+                    .await
+            }
+        });
+    }
+    with_answers(handlers, shared, events)
+}
+
+/// The events whose answers carry something.
+fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask) -> Handlers {
+    if events.has(Event::RunPodSandbox) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: RunPodSandboxRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.unwrap_or_default();
+                own.pass(Event::RunPodSandbox, &pod, None, None).await?;
+                let ips = if own.owns(&pod) {
+                    own.addresses.lock().clone()
+                } else {
+                    Vec::new()
+                };
+                let network = Some(PodSandboxNetwork { ips });
+                Ok(RunPodSandboxResponse {
+                    adjust: Some(PodSandboxAdjustment { network }),
+                })
+            }
+        });
+    }
+    if events.has(Event::CreateContainer) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: CreateContainerRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.clone().unwrap_or_default();
+                own.pass(
+                    Event::CreateContainer,
+                    &pod,
+                    request.container.as_ref(),
+                    None,
+                )
+                .await?;
+                let answer = own.creates.lock().clone().filter(|_| own.owns(&pod));
+                Ok(answer.map_or_else(Default::default, |answer| answer(&request)))
+            }
+        });
+    }
+    if events.has(Event::UpdateContainer) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: UpdateContainerRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.clone().unwrap_or_default();
+                let resources = request.linux_resources.clone();
+                own.pass(
+                    Event::UpdateContainer,
+                    &pod,
+                    request.container.as_ref(),
+                    resources,
+                )
+                .await?;
+                let answer = own.updates.lock().clone().filter(|_| own.owns(&pod));
+                Ok(UpdateContainerResponse {
+                    update: answer.map_or_else(Vec::new, |answer| answer(&request)),
+                    evict: Vec::new(),
+                })
+            }
+        });
+    }
+    if events.has(Event::StopContainer) {
+        let own = shared.clone();
+        handlers = handlers.on(move |request: StopContainerRequest| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.clone().unwrap_or_default();
+                own.pass(Event::StopContainer, &pod, request.container.as_ref(), None)
+                    .await?;
+                let answer = own.stops.lock().clone().filter(|_| own.owns(&pod));
+                Ok(StopContainerResponse {
+                    update: answer.map_or_else(Vec::new, |answer| answer(&request)),
+                })
+            }
+        });
+    }
+    if events.has(Event::ValidateContainerAdjustment) {
+        let own = shared.clone();
+        handlers = handlers.validate_container_adjustment(move |request| {
+            let own = own.clone();
+            async move {
+                let pod = request.pod.clone().unwrap_or_default();
+                if own.owns(&pod) {
+                    own.judged.lock().push(request.clone());
+                }
+                own.pass(
+                    Event::ValidateContainerAdjustment,
+                    &pod,
+                    request.container.as_ref(),
+                    None,
+                )
+                .await?;
+                let verdict = own.judges.lock().clone().filter(|_| own.owns(&pod));
+                verdict.map_or(Ok(()), |verdict| verdict(&request).map_err(Into::into))
+            }
+        });
+    }
+    handlers
+}

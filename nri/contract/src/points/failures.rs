@@ -1,0 +1,344 @@
+//! Each event, and a plugin that fails at it: by an error, by silence, by its death, by garbage. What must come of the
+//! call, of the plugins behind it, and of the plugin itself.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use nri::proto::{Event, FailurePolicy};
+use tonic::{Code, Status};
+
+use crate::{
+    cri::{Container, Pod, SLEEPER},
+    handlers::Deed,
+    journal::listed,
+    plugin::{PATIENCE, Plugin},
+    point::{Cost, Point, points},
+    raw,
+    stage::{Stage, eventually},
+    verdict::{Answer, Checked, miss, same, skip, that, told},
+};
+
+/// What an event is for a plugin that fails at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// A failure may stop the call.
+    Setup,
+    /// All is torn down, everyone is told.
+    Teardown,
+    /// Nothing hangs on the answer.
+    Notification,
+}
+
+/// Every event, its class, and the guarantee on a plugin's error at it.
+pub(super) const EVENTS: [(Event, Class, &str); 13] = [
+    (Event::RunPodSandbox, Class::Setup, "C-01.9"),
+    (Event::StopPodSandbox, Class::Teardown, "C-02.8"),
+    (Event::RemovePodSandbox, Class::Teardown, "C-03.5"),
+    (Event::CreateContainer, Class::Setup, "C-04.7"),
+    (Event::PostCreateContainer, Class::Notification, "G-11"),
+    (Event::StartContainer, Class::Setup, "C-06.2"),
+    (Event::PostStartContainer, Class::Notification, "G-11"),
+    (Event::UpdateContainer, Class::Setup, "C-08.4"),
+    (Event::PostUpdateContainer, Class::Notification, "G-11"),
+    (Event::StopContainer, Class::Teardown, "C-10.5"),
+    (Event::RemoveContainer, Class::Teardown, "C-11.3"),
+    (Event::UpdatePodSandbox, Class::Setup, "C-12.2"),
+    (Event::PostUpdatePodSandbox, Class::Notification, "G-11"),
+];
+
+/// The ways to fail without an answer.
+pub(super) const SILENT: [(&str, Deed); 3] = [
+    ("timeout", Deed::Hang),
+    ("death", Deed::Die),
+    ("garbage", Deed::Garbage),
+];
+
+pub(super) fn points() -> Vec<Point> {
+    let mut points = points! {
+        Fast "G-11/undecodable-answer" "an answer that is no message fails nothing, and the next pod runs" undecodable;
+        Slow "G-07/one-timeout-for-each-plugin" "two plugins that hang delay a call by two request timeouts" one_timeout_each;
+        Slow "G-08/no-further-event" "a plugin that was late gets no further event" no_further_event;
+        Slow "G-08/comes-back-and-is-synchronised" "it may connect again, and is told of all there is" comes_back;
+        Slow "G-09/shutdown-before-the-end" "it gets Shutdown before it is closed" shutdown_first;
+    };
+    for (event, class, of_error) in EVENTS {
+        let name = nri::mask::event_name(event);
+        let outcome = match class {
+            Class::Setup => "fails the call",
+            Class::Teardown | Class::Notification => {
+                "keeps nobody from being told, nor the call from succeeding"
+            }
+        };
+        let id = match of_error {
+            "G-11" => format!("G-11/error-at-{name}"),
+            of_error => format!("{of_error}/error"),
+        };
+        // The veto of a pod or a container is a point of its own beside its other ones.
+        if !matches!(of_error, "C-01.9" | "C-04.7") {
+            let title = format!("a plugin's error at {name} {outcome}");
+            points.push(Point::new(id, title, Cost::Fast, move |stage| async move {
+                at_error(&stage, event, class).await
+            }));
+        }
+        for (how, deed) in SILENT {
+            let guarantee = if how == "timeout" { "G-08" } else { "G-11" };
+            let id = format!("{guarantee}/{how}-at-{name}");
+            let title = format!(
+                "{how} at {name}: the plugin is closed, the call goes on, the next plugin is told"
+            );
+            let cost = if how == "timeout" {
+                Cost::Slow
+            } else {
+                Cost::Fast
+            };
+            points.push(Point::new(id, title, cost, move |stage| {
+                let deed = deed.clone();
+                async move { at_silence(&stage, event, deed).await }
+            }));
+        }
+    }
+    points
+}
+
+/// A pod's life up to an event.
+pub(super) struct Stand {
+    pub pod: Option<Pod>,
+    pub container: Option<Container>,
+}
+
+/// All that comes before the call of an event.
+pub(super) async fn before(s: &Stage, event: Event) -> Checked<Stand> {
+    let (mut pod, mut container) = (None, None);
+    match event {
+        Event::RunPodSandbox => {}
+        Event::StopPodSandbox
+        | Event::RemovePodSandbox
+        | Event::CreateContainer
+        | Event::PostCreateContainer
+        | Event::UpdatePodSandbox
+        | Event::PostUpdatePodSandbox => pod = Some(s.pod("p").await?),
+        Event::StartContainer | Event::PostStartContainer => {
+            let made = s.pod("p").await?;
+            let created = made.create("c", &SLEEPER).await;
+            container = Some(created.succeeds("CreateContainer")?);
+            pod = Some(made);
+        }
+        _ => {
+            let (made, runs) = s.sleeper("p").await?;
+            (pod, container) = (Some(made), Some(runs));
+        }
+    }
+    match (event, &pod, &container) {
+        (Event::RemovePodSandbox, Some(pod), _) => pod.stop().await.succeeds("StopPodSandbox")?,
+        (Event::RemoveContainer, _, Some(container)) => {
+            container.stop().await.succeeds("StopContainer")?;
+        }
+        _ => {}
+    }
+    Ok(Stand { pod, container })
+}
+
+impl Stand {
+    /// The call of an event.
+    pub(super) async fn call(&self, s: &Stage, event: Event) -> Checked<Result<(), Status>> {
+        let answer = match (event, &self.pod, &self.container) {
+            (Event::RunPodSandbox, ..) => s.cri().run(s.pod_config("p")).await.map(drop),
+            (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
+            (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
+            (Event::UpdatePodSandbox | Event::PostUpdatePodSandbox, Some(pod), _) => {
+                pod.update(333).await
+            }
+            (Event::CreateContainer | Event::PostCreateContainer, Some(pod), _) => {
+                pod.create("c", &SLEEPER).await.map(drop)
+            }
+            (Event::StartContainer | Event::PostStartContainer, _, Some(c)) => c.start().await,
+            (Event::UpdateContainer | Event::PostUpdateContainer, _, Some(c)) => {
+                let change = testkit::cri::LinuxContainerResources {
+                    cpu_shares: 300,
+                    ..Default::default()
+                };
+                c.update(change).await
+            }
+            (Event::StopContainer, _, Some(c)) => c.stop().await,
+            (Event::RemoveContainer, _, Some(c)) => c.remove().await,
+            _ => return miss("a life that leads to the event", format!("{event:?}: none")),
+        };
+        match answer {
+            Err(status) if status.code() == Code::Unimplemented => {
+                skip("the CRI call UpdatePodSandboxResources")
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+/// "p" or "p/c".
+pub(super) fn of(event: Event) -> &'static str {
+    match event {
+        Event::RunPodSandbox
+        | Event::StopPodSandbox
+        | Event::RemovePodSandbox
+        | Event::UpdatePodSandbox
+        | Event::PostUpdatePodSandbox => "p",
+        _ => "p/c",
+    }
+}
+
+/// The hostile plugin is asked first, the good one is behind it.
+pub(super) async fn pair(s: &Stage, policy: Option<FailurePolicy>) -> Checked<(Plugin, Plugin)> {
+    let hostile = s.plugin_with("10", "hostile", policy).await?;
+    Ok((hostile, s.plugin("20", "good").await?))
+}
+
+async fn at_error(s: &Stage, event: Event, class: Class) -> Checked {
+    let (hostile, good) = pair(s, None).await?;
+    let stand = before(s, event).await?;
+    hostile.does(event, Deed::Error("refused on purpose".into()));
+    let answer = stand.call(s, event).await?;
+    if class == Class::Setup {
+        let error = answer.fails(&format!("the call of {event:?}"))?;
+        that(
+            error.message().contains("refused on purpose"),
+            "the error has the plugin's reason",
+            told(&error),
+        )?;
+        same(
+            "the event at the plugin behind it",
+            0,
+            good.count(event, of(event)),
+        )?;
+    } else {
+        answer.succeeds(&format!("the call of {event:?}"))?;
+        good.sees(event, of(event)).await?;
+    }
+    let closed = hostile.is_closed(super::run::QUIET).await;
+    that(
+        !closed,
+        "a plugin that answers with an error stays connected",
+        "it is closed",
+    )
+}
+
+async fn at_silence(s: &Stage, event: Event, deed: Deed) -> Checked {
+    let (hostile, good) = pair(s, None).await?;
+    let stand = before(s, event).await?;
+    hostile.does(event, deed);
+    let answer = stand.call(s, event).await?;
+    answer.succeeds(&format!("the call of {event:?}"))?;
+    good.sees(event, of(event)).await?;
+    let closed = hostile.is_closed(PATIENCE).await;
+    that(
+        closed,
+        "the plugin is closed",
+        format!("it is connected after {PATIENCE:?}"),
+    )?;
+    // And the runtime lives.
+    let next = s.pod("next").await?;
+    good.sees(Event::RunPodSandbox, "next").await?;
+    next.end().await.succeeds("the next pod's end")
+}
+
+async fn undecodable(s: &Stage) -> Checked {
+    let good = s.plugin("20", "good").await?;
+    let mut raw = raw::connect(&s.run.nri).await?;
+    raw.register("10", &format!("{}-raw", s.run.id)).await;
+    let subscribed = nri::EventMask::of(Event::RunPodSandbox).to_wire();
+    let (cri, config) = (s.cri(), s.pod_config("p"));
+    // It is in once it has answered Synchronize: pods are made until one comes to it.
+    let enough = Arc::new(AtomicBool::new(false));
+    let told = enough.clone();
+    let runs = s.call(async move {
+        while !told.load(Ordering::SeqCst) {
+            let pod = cri.run(config.clone()).await?;
+            pod.end().await?;
+        }
+        Ok::<_, Status>(())
+    });
+    let asked = raw::until(&mut raw, "RunPodSandbox", subscribed).await;
+    if let Ok(asked) = &asked {
+        raw.answer(asked, vec![0xff; 20]).await;
+    }
+    let more = eventually("another pod comes to the good plugin", || async {
+        let count = good.count(Event::RemovePodSandbox, "p");
+        // The pod of the undecodable answer, and one after it.
+        let over = count >= 2 || runs.is_finished();
+        over.then_some(()).ok_or_else(|| listed(&good.lines()))
+    });
+    let more = more.await;
+    // A call that is given up may still make a pod: the loop ends by itself.
+    enough.store(true, Ordering::SeqCst);
+    let ran = runs.await;
+    asked.and(more)?;
+    match ran {
+        Ok(ran) => ran.succeeds("RunPodSandbox, whose answer of one plugin is no message,"),
+        Err(error) => miss("pods run on", error),
+    }
+}
+
+async fn one_timeout_each(s: &Stage) -> Checked {
+    let (one, two) = (s.plugin("10", "a").await?, s.plugin("20", "b").await?);
+    for plugin in [&one, &two] {
+        plugin.does(Event::RunPodSandbox, Deed::Hang);
+    }
+    let begun = Instant::now();
+    s.pod("p").await?;
+    let (took, limit) = (begun.elapsed(), s.run.request_timeout);
+    if took >= limit * 3 {
+        s.hurry();
+    }
+    that(
+        took >= limit * 2 && took < limit * 3,
+        format!("RunPodSandbox takes two request timeouts, {:?}", limit * 2),
+        format!("{took:?}"),
+    )
+}
+
+/// A plugin that was late at C-01 of the pod `p`, which runs.
+async fn late(s: &Stage) -> Checked<(Plugin, Plugin, Pod)> {
+    let (hostile, good) = pair(s, None).await?;
+    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    let pod = s.pod("p").await?;
+    Ok((hostile, good, pod))
+}
+
+async fn no_further_event(s: &Stage) -> Checked {
+    let (hostile, good, pod) = late(s).await?;
+    hostile.behaves();
+    pod.start("c", &SLEEPER)
+        .await
+        .succeeds("a container's start")?;
+    pod.ends().await?;
+    good.sees(Event::RemovePodSandbox, "p").await?;
+    that(
+        hostile.lines() == ["RunPodSandbox p"],
+        "nothing but RunPodSandbox p",
+        listed(&hostile.lines()),
+    )
+}
+
+async fn comes_back(s: &Stage) -> Checked {
+    let (hostile, _good, pod) = late(s).await?;
+    drop(hostile);
+    let again = s.plugin("10", "hostile").await?;
+    let (pods, _) = again.synchronised().await?;
+    that(
+        pods.iter().any(|p| p.id == pod.id),
+        "Synchronize lists the pod",
+        format!("{} other pods", pods.len()),
+    )?;
+    pod.ends().await?;
+    again.sees(Event::RemovePodSandbox, "p").await.map(drop)
+}
+
+async fn shutdown_first(s: &Stage) -> Checked {
+    let (hostile, _good, _) = late(s).await?;
+    let closed = hostile.is_closed(PATIENCE).await;
+    that(closed, "the plugin is closed", "it is connected")?;
+    let goodbye = hostile.was_shut_down();
+    that(goodbye.is_some(), "it got Shutdown", "it did not")
+}

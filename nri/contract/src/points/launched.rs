@@ -1,0 +1,186 @@
+//! G-13 to G-19 as a plugin sees them that the runtime launches: it is there before the runtime answers any call, so
+//! it is told exactly what the table of restarts says. And G-37, the plugin's own restart.
+
+use nri::proto::Event;
+use testkit::cri::ContainerState;
+
+use super::{
+    failures::{before, of},
+    restarts::{restart, started_with, waiting},
+};
+use crate::{
+    cri::SLEEPER,
+    point::{Cost, Point, points},
+    restart::With,
+    stage::{Stage, eventually},
+    verdict::{Answer, Checked, miss, same, that},
+    witness::Witness,
+};
+
+/// A guarantee, the event in which the runtime is killed, what the next Synchronize lists, and what comes after it.
+type Row = (
+    &'static str,
+    Event,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+const TABLE: [Row; 8] = [
+    (
+        "G-13",
+        Event::RunPodSandbox,
+        &[],
+        &["StopPodSandbox p", "RemovePodSandbox p"],
+    ),
+    (
+        "G-14",
+        Event::CreateContainer,
+        &["p"],
+        &["StopContainer p/c", "RemoveContainer p/c"],
+    ),
+    ("G-15", Event::StopPodSandbox, &["p"], &["StopPodSandbox p"]),
+    (
+        "G-16",
+        Event::RemovePodSandbox,
+        &[],
+        &["RemovePodSandbox p"],
+    ),
+    (
+        "G-17",
+        Event::RemoveContainer,
+        &["p"],
+        &["RemoveContainer p/c"],
+    ),
+    ("G-19", Event::StopContainer, &["p"], &["StopContainer p/c"]),
+    ("G-20", Event::StartContainer, &["p", "p/c"], &[]),
+    ("G-21", Event::UpdateContainer, &["p", "p/c"], &[]),
+];
+
+pub(super) fn points() -> Vec<Point> {
+    let mut points = points! {
+        Restart "G-18/an-exit-meanwhile" "a container that ended while the runtime was down is listed as it was, and told once" exit_meanwhile;
+        Restart "G-37/started-again" "a launched plugin that ended is started again, and told what there is" started_again;
+    };
+    for (guarantee, event, listed, told) in TABLE {
+        let what = match told {
+            [] => "nothing".to_owned(),
+            told => told.join(", "),
+        };
+        let title = format!(
+            "killed in {event:?}: a launched plugin is told {what}, before any call is answered"
+        );
+        points.push(Point::new(
+            format!("{guarantee}/told-by-the-next-one"),
+            title,
+            Cost::Restart,
+            move |stage| async move { told_next(&stage, event, listed, told).await },
+        ));
+    }
+    points
+}
+
+async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> Checked {
+    let witness = Witness::of(s).await?;
+    let blocker = s.plugin("10", "a").await?;
+    let stand = before(s, event).await?;
+    let (cri, config) = (s.cri(), s.pod_config("p"));
+    let call = async move {
+        match (event, &stand.pod, &stand.container) {
+            (Event::RunPodSandbox, ..) => cri.run(config).await.map(drop),
+            (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
+            (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
+            (Event::CreateContainer, Some(pod), _) => pod.create("c", &SLEEPER).await.map(drop),
+            (Event::StartContainer, _, Some(c)) => c.start().await,
+            (Event::StopContainer, _, Some(c)) => c.stop().await,
+            (Event::RemoveContainer, _, Some(c)) => c.remove().await,
+            (_, _, Some(c)) => c.update(Default::default()).await,
+            _ => Ok(()),
+        }
+    };
+    let hook = s.hold(&blocker, event, of(event), call).await?;
+    restart(s).await?;
+    // The runtime has answered: what it had to tell is told.
+    let life = witness.last_life();
+    let _ = hook.returns().await;
+    that(
+        life.listed == listed,
+        format!("Synchronize lists {listed:?}"),
+        format!("{:?}", life.listed),
+    )?;
+    that(
+        life.events == told,
+        format!("then it is told {told:?}"),
+        format!("{:?}", life.events),
+    )
+}
+
+async fn exit_meanwhile(s: &Stage) -> Checked {
+    let witness = Witness::of(s).await?;
+    let (dir, pod, container) = waiting(s).await?;
+    // It ends as soon as nobody answers at the NRI socket.
+    let nri = s.run.nri.clone();
+    let ends = s.call(async move {
+        while tokio::net::UnixStream::connect(&nri).await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        std::fs::write(dir.join("end"), "")
+    });
+    restart(s).await?;
+    let ended = ends.await;
+    if !matches!(ended, Ok(Ok(()))) {
+        return miss("the container is told to end", format!("{ended:?}"));
+    }
+    let told = ["StopContainer p/c"];
+    let life = witness
+        .life_that("its end is told after the restart", |life| {
+            life.events == told
+        })
+        .await?;
+    same("what Synchronize lists", vec!["p", "p/c"], life.listed)?;
+    let state = s.cri().container(&container.id).state().await;
+    let state = state.succeeds("ContainerStatus")?;
+    same("its state", ContainerState::ContainerExited, state)?;
+    let pod = s.cri().pod(pod.id, pod.config);
+    pod.ends().await?;
+    let stops = witness.last_life().events;
+    let stops = stops.iter().filter(|line| **line == told[0]);
+    same(
+        "StopContainer events of p/c until its removal",
+        1,
+        stops.count(),
+    )
+}
+
+async fn started_again(s: &Stage) -> Checked {
+    let witness = Witness::of(s).await?;
+    let with = With {
+        plugin: witness.id().to_owned(),
+        settings: "restart = \"on-failure\"".into(),
+        ..With::default()
+    };
+    started_with(
+        s,
+        with,
+        "a setting by which a launched plugin is started again",
+        async {
+            let pod = s.pod("p").await?;
+            let first = witness
+                .life_that("it is synchronised", |life| life.synchronised)
+                .await?;
+            witness.kill(&first)?;
+            witness
+                .life_that("it is there again, and told of the pod", |life| {
+                    life.pid != first.pid && life.listed == ["p"]
+                })
+                .await?;
+            pod.remove().await.succeeds("RemovePodSandbox")?;
+            eventually("it gets events again", || async {
+                let told = witness.last_life().events;
+                let all = told == ["StopPodSandbox p", "RemovePodSandbox p"];
+                all.then_some(()).ok_or_else(|| told.join(", "))
+            })
+            .await
+        },
+    )
+    .await
+}

@@ -1,4 +1,0 @@
-//! See `nri::fuzzing`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| nri::fuzzing::run("synchronize", data));

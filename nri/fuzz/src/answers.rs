@@ -1,0 +1,319 @@
+//! Every message that a plugin answers, decoded and carried through what the runtime does with it. How an input says
+//! who answers what stands in `said.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nri::{
+    EventMask, Outcome, Snapshot,
+    internals::{Operation, Run, Stop, chunks, one_line, permitted_updates, takes_parts},
+    merge::{
+        CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, UpdateMerge,
+    },
+    policy::OnDenied,
+    proto::*,
+    validate,
+};
+use prost::Message;
+
+use super::{
+    check,
+    input::Input,
+    said::{Said, cut, decode, masks, said, take_all},
+    samples,
+};
+
+/// CreateContainerResponse: permissions, merge, ownership, validation.
+pub(super) fn create(data: &[u8]) {
+    let Some(said) = said(&mut Input(data), samples::create_answer) else {
+        return;
+    };
+    for s in &said {
+        cut(&s.answer, s.policy.fields);
+    }
+    let Some((merged, seen)) = merge_create(&said) else {
+        return assert!(merge_create(&said).is_none());
+    };
+    check::created(&merged, &seen, &masks(&said));
+    let mut turned = said.clone();
+    for s in &mut turned {
+        s.answer = with_maps_backwards(&s.answer);
+    }
+    assert_eq!(merge_create(&turned), Some((merged, seen)));
+}
+
+fn merge_create(said: &[Said<CreateContainerResponse>]) -> Option<(MergedCreate, Container)> {
+    let mut merge = CreateMerge::new(CreateContainerRequest {
+        pod: Some(samples::pod(samples::POD)),
+        container: Some(samples::container(samples::CONTAINER)),
+    });
+    take_all(&mut merge, said).then(|| {
+        let seen = merge.request().container.clone();
+        (merge.finish(), seen.expect("always present"))
+    })
+}
+
+/// The same answer, encoded with the entries of its maps in the other order, and decoded.
+fn with_maps_backwards(answer: &CreateContainerResponse) -> CreateContainerResponse {
+    let Some(adjust) = &answer.adjust else {
+        return answer.clone();
+    };
+    let mut rest = answer.clone();
+    let mut pieces = Vec::new();
+    let mut piece = |adjust: ContainerAdjustment| {
+        pieces.push(CreateContainerResponse {
+            adjust: Some(adjust),
+            ..Default::default()
+        });
+    };
+    for (key, value) in adjust.annotations.iter().rev() {
+        piece(ContainerAdjustment {
+            annotations: BTreeMap::from([(key.clone(), value.clone())]),
+            ..Default::default()
+        });
+    }
+    for (key, value) in adjust
+        .linux
+        .iter()
+        .flat_map(|linux| linux.sysctl.iter().rev())
+    {
+        piece(ContainerAdjustment {
+            linux: Some(LinuxContainerAdjustment {
+                sysctl: BTreeMap::from([(key.clone(), value.clone())]),
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+    }
+    if let Some(adjust) = &mut rest.adjust {
+        adjust.annotations.clear();
+        adjust
+            .linux
+            .iter_mut()
+            .for_each(|linux| linux.sysctl.clear());
+    }
+    let mut wire = rest.encode_to_vec();
+    for piece in pieces {
+        wire.extend(piece.encode_to_vec());
+    }
+    let turned = CreateContainerResponse::decode(wire.as_slice()).expect("two halves of a message");
+    assert_eq!(turned, *answer);
+    turned
+}
+
+/// UpdateContainerResponse: permissions, merge, ownership, the target apart from the others.
+pub(super) fn update(data: &[u8]) {
+    let Some(said) = said(&mut Input(data), samples::update_answer) else {
+        return;
+    };
+    for s in &said {
+        cut(&s.answer, s.policy.fields);
+    }
+    let Some((merged, seen)) = merge_update(&said) else {
+        return assert!(merge_update(&said).is_none());
+    };
+    check::updated(&merged, samples::CONTAINER, seen.as_ref(), &masks(&said));
+    assert_eq!(merge_update(&said), Some((merged, seen)));
+}
+
+fn merge_update(
+    said: &[Said<UpdateContainerResponse>],
+) -> Option<(MergedUpdate, Option<LinuxResources>)> {
+    let mut merge = UpdateMerge::new(UpdateContainerRequest {
+        pod: Some(samples::pod(samples::POD)),
+        container: Some(samples::container(samples::CONTAINER)),
+        linux_resources: Some(samples::resources()),
+    });
+    take_all(&mut merge, said).then(|| {
+        let seen = merge.request().linux_resources.clone();
+        (merge.finish(), seen)
+    })
+}
+
+/// StopContainerResponse: a conflict leaves the later update out and fails nothing (NRI-410).
+pub(super) fn stop(data: &[u8]) {
+    let sample = || StopContainerResponse {
+        update: samples::updates(),
+    };
+    let Some(said) = said(&mut Input(data), sample) else {
+        return;
+    };
+    for s in &said {
+        cut(&s.answer, s.policy.fields);
+    }
+    let merged = merge_stop(&said);
+    check::owners(&merged.owners, &masks(&said));
+    check::updates(&merged.update, &merged.owners);
+    let first = merge_stop(&said[..1]);
+    check::kept(&first.update, &merged.update);
+    assert_eq!(merge_stop(&said), merged);
+}
+
+fn merge_stop(said: &[Said<StopContainerResponse>]) -> MergedStop {
+    let mut step = Stop {
+        request: StopContainerRequest::default(),
+        merge: StopMerge::new(),
+    };
+    for s in said {
+        match step.take(&s.plugin, &s.policy, s.answer.clone()) {
+            Ok(contents) => assert_eq!(contents.updates, s.answer.update.len()),
+            Err(Outcome::Denied(_)) => assert_eq!(s.policy.on_denied, OnDenied::Fail),
+            Err(other) => panic!("a stop comes to {other:?}"),
+        }
+    }
+    step.merge.finish()
+}
+
+/// RunPodSandboxResponse: what the runtime gets are addresses, each once, and none that the pod had.
+pub(super) fn run(data: &[u8]) {
+    let sample = || RunPodSandboxResponse {
+        adjust: Some(samples::addresses()),
+    };
+    let Some(said) = said(&mut Input(data), sample) else {
+        return;
+    };
+    for s in &said {
+        cut(&s.answer, s.policy.fields);
+    }
+    for takes_ips in [false, true] {
+        let pod = PodSandbox {
+            ips: vec!["192.0.2.7".to_owned()],
+            ..PodSandbox::default()
+        };
+        let mut step = Run {
+            merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
+            takes_ips,
+        };
+        if !take_all(&mut step, &said) {
+            continue;
+        }
+        let told = step.request().pod.clone().unwrap_or_default().ips;
+        let given = step.merge.finish();
+        assert!(takes_ips || given.is_empty());
+        assert!(given.len() <= 32 && given.iter().all(|ip| *ip == ip.to_canonical()));
+        let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+        assert_eq!(told[1..], given);
+        assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len());
+    }
+}
+
+/// SynchronizeResponse: which answers to the parts of a list count, and the updates at start-up, of
+/// which the first wins (NRI-317, NRI-320). The first byte of the input says how much is in a part.
+pub(super) fn synchronize(data: &[u8]) {
+    let mut input = Input(data);
+    let room = usize::from(input.byte()) * 8;
+    let sample = || SynchronizeResponse {
+        update: samples::updates(),
+        more: false,
+    };
+    let Some(said) = said(&mut input, sample) else {
+        return;
+    };
+    let all = Snapshot {
+        pods: vec![samples::pod(samples::POD)],
+        containers: vec![
+            samples::container(samples::CONTAINER),
+            samples::container(samples::OTHER),
+        ],
+    };
+    let parts: Vec<_> = chunks(all, room).into_iter().map(|c| c.message).collect();
+    let mut merge = StopMerge::new();
+    for (n, s) in said.iter().enumerate() {
+        // As a plugin that answers the same to every part.
+        if !parts.iter().all(|part| takes_parts(part, &s.answer)) {
+            assert!(parts.len() > 1);
+            continue;
+        }
+        let asked = s.answer.update.clone();
+        let (granted, failed) = permitted_updates(&s.plugin, &s.policy, asked.clone());
+        assert_eq!(granted.len() + failed.len(), asked.len());
+        assert!(failed.iter().all(|update| asked.contains(update)));
+        for conflict in merge.apply(&s.plugin, granted) {
+            assert_eq!(conflict.later, s.plugin);
+            assert!(said[..=n].iter().any(|s| s.plugin == conflict.earlier));
+        }
+    }
+    let merged = merge.finish();
+    check::owners(&merged.owners, &masks(&said));
+    check::updates(&merged.update, &merged.owners);
+}
+
+/// ConfigureResponse: a set of events, or a refusal that names the bits (NRI-310, NRI-313).
+pub(super) fn configure(data: &[u8]) {
+    let Some(reply) = decode::<ConfigureResponse>(data) else {
+        return;
+    };
+    match EventMask::from_wire(reply.events) {
+        Ok(events) => {
+            assert!(!events.is_empty());
+            assert_eq!(events - EventMask::ALL, EventMask::NONE);
+            assert_eq!(EventMask::from_wire(events.to_wire()), Ok(events));
+            assert_eq!(events.to_string().parse::<EventMask>(), Ok(events));
+            let named = events.iter().fold(EventMask::NONE, EventMask::with);
+            assert_eq!(named, events);
+        }
+        Err(e) => {
+            let bits = format!("{:#x}", reply.events);
+            assert!(e.to_string().contains(&bits), "{e}");
+        }
+    }
+}
+
+/// ValidateContainerAdjustmentResponse, beside other verdicts: rejected or not, whatever the order,
+/// in one line that says by whom (NRI-602).
+pub(super) fn validate(data: &[u8]) {
+    let mut input = Input(data);
+    let control = input.byte();
+    let Some(mut reply) = decode::<ValidateContainerAdjustmentResponse>(input.rest()) else {
+        return;
+    };
+    reply.reason = one_line(&reply.reason);
+    let rejects = reply.reject;
+    let mut answers = vec![(samples::plugin("20-fuzzed"), Ok(reply))];
+    let others = [
+        Ok(ValidateContainerAdjustmentResponse::default()),
+        Ok(ValidateContainerAdjustmentResponse {
+            reject: true,
+            reason: "no".into(),
+        }),
+        Err("it has gone".to_owned()),
+    ];
+    let mut rejected = usize::from(rejects);
+    for (n, other) in others.into_iter().enumerate() {
+        if control & (1 << n) != 0 {
+            rejected += usize::from(n > 0);
+            answers.push((samples::plugin(&format!("{n}0-other")), other));
+        }
+    }
+    let verdict = validate::verdict(answers.clone());
+    answers.reverse();
+    assert_eq!(validate::verdict(answers), verdict);
+    match verdict {
+        Ok(()) => assert_eq!(rejected, 0),
+        Err(by) => {
+            assert_eq!(by.by.len(), rejected);
+            let text = by.to_string();
+            assert!(!text.contains(char::is_control), "{text:?}");
+            assert!(!rejects || text.contains("20-fuzzed"));
+        }
+    }
+}
+
+/// The replies without fields: what one takes as a message, all take, and it says nothing.
+pub(super) fn plain(data: &[u8]) {
+    let all = [
+        decode::<Empty>(data).is_some(),
+        decode::<UpdatePodSandboxResponse>(data).is_some(),
+        decode::<PostUpdatePodSandboxResponse>(data).is_some(),
+        decode::<StopPodSandboxResponse>(data).is_some(),
+        decode::<RemovePodSandboxResponse>(data).is_some(),
+        decode::<PostCreateContainerResponse>(data).is_some(),
+        decode::<StartContainerResponse>(data).is_some(),
+        decode::<PostStartContainerResponse>(data).is_some(),
+        decode::<PostUpdateContainerResponse>(data).is_some(),
+        decode::<RemoveContainerResponse>(data).is_some(),
+    ];
+    assert!(all.iter().all(|taken| *taken == all[0]));
+    if let Some(reply) = decode::<UpdatePodSandboxResponse>(data) {
+        assert!(reply.encode_to_vec().is_empty());
+    }
+}

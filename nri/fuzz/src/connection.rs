@@ -1,0 +1,203 @@
+//! A whole connection: a fuzzed plugin's bytes against the code that serves plugins, over a socket, on
+//! a clock that goes on only when nothing else can. Whatever the plugin does, every operation ends
+//! in time, the plugin beside it misses nothing, and nothing is left in the end.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use nri::{
+    Adaptation, Handlers, HookRequest, PluginSettings, PluginState, Settings, Timeouts,
+    adjust::Adjust,
+    internals,
+    policy::{Class, PluginPolicy},
+    proto::*,
+};
+use parking_lot::Mutex;
+use tokio::{net::UnixStream, time::timeout};
+
+use super::{
+    check,
+    clock::block_on,
+    eyes::Eyes,
+    input::Input,
+    peer::Peer,
+    samples,
+    script::{Step, steps},
+};
+
+/// The fuzzed plugin if it registers as it should, and the one beside it, which does all it should.
+pub(super) const FUZZED: &str = "20-fuzzed";
+const HONEST: &str = "90-honest";
+/// Of an event at one plugin.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// No operation takes longer: CreateContainer asks the plugin twice, as one and as a validator.
+const OPERATION: Duration = Duration::from_secs(5);
+/// No connection takes longer to be in or out, and no script to be played.
+const CONNECTION: Duration = Duration::from_secs(600);
+/// Input: see `script.rs`.
+pub(super) fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let policy = samples::connection_policy(input.byte());
+    let script = steps(&mut input);
+    block_on(async {
+        let whole = timeout(CONNECTION * 2, Box::pin(whole(policy, script))).await;
+        whole.expect("a plugin comes to an end");
+    });
+}
+
+async fn whole(policy: PluginPolicy, script: Vec<Step>) {
+    let (eyes, honest) = (Arc::new(Eyes::default()), Arc::new(Honest::default()));
+    let settings = PluginSettings {
+        policy,
+        ..PluginSettings::default()
+    };
+    let settings = Settings {
+        socket: None,
+        plugin_dir: None,
+        timeouts: Timeouts {
+            request: REQUEST_TIMEOUT,
+            ..Timeouts::default()
+        },
+        plugins: [(samples::plugin(FUZZED), settings)].into(),
+        ..Settings::default()
+    };
+    let nri = Adaptation::builder("fuzzed", "1")
+        .settings(settings)
+        .source(eyes.clone())
+        .observer(eyes.clone())
+        .in_process(samples::plugin(HONEST), honest.handlers())
+        .start()
+        .await
+        .expect("nothing can fail without a socket");
+    let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
+    let plugin = tokio::spawn(Peer::new(theirs).play(script));
+    let session = internals::connect(&nri, ours).expect("a socket has a peer");
+    let settled = timeout(CONNECTION, eyes.settled()).await;
+    settled.expect("a plugin is in or out in time");
+    Box::pin(life(&nri, &honest)).await;
+    nri.shutdown("the end").await;
+    session.await.expect("no panic in the session");
+    plugin.await.expect("no panic in the plugin");
+    let left = nri.plugins();
+    let left = left.iter().find(|plugin| {
+        let there = matches!(plugin.state, PluginState::Active | PluginState::Joining);
+        there && plugin.id.to_string() != HONEST
+    });
+    assert!(left.is_none(), "left: {left:?}");
+}
+
+/// A pod's whole life. What cannot be vetoed must reach the honest plugin, each event once, in order.
+async fn life(nri: &Adaptation, honest: &Honest) {
+    let pod = || samples::pod(samples::POD);
+    let container = || samples::small_container(samples::CONTAINER);
+    let resources = LinuxResources::default;
+    let mut sent = Vec::new();
+    if within(Box::pin(nri.run_pod_sandbox(pod()))).await.is_ok() {
+        if Box::pin(with_container(nri, &mut sent)).await {
+            let update = nri.update_pod_sandbox(pod(), resources(), resources());
+            if within(Box::pin(update)).await.is_ok() {
+                within(Box::pin(nri.post_update_pod_sandbox(pod()))).await;
+                sent.push(Event::PostUpdatePodSandbox);
+            }
+        }
+        let turn = within(Box::pin(nri.turn(Event::StopContainer))).await;
+        let stopped = within(Box::pin(nri.stop_container(&turn, pod(), container()))).await;
+        check::updates(&stopped.merged.update, &stopped.merged.owners);
+        drop(turn);
+        within(Box::pin(nri.remove_container(pod(), container()))).await;
+        sent.extend([Event::StopContainer, Event::RemoveContainer]);
+    }
+    within(Box::pin(nri.stop_pod_sandbox(pod()))).await;
+    within(Box::pin(nri.remove_pod_sandbox(pod()))).await;
+    sent.extend([Event::StopPodSandbox, Event::RemovePodSandbox]);
+    assert_eq!(honest.heard(), sent);
+}
+
+/// From creation to the last update; false at the first veto.
+async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
+    let pod = || samples::pod(samples::POD);
+    let container = || samples::small_container(samples::CONTAINER);
+    let turn = within(Box::pin(nri.turn(Event::CreateContainer))).await;
+    let created = within(Box::pin(nri.create_container(&turn, pod(), container()))).await;
+    drop(turn);
+    let Ok(created) = created else {
+        return false;
+    };
+    check::updates(&created.merged.update, &created.merged.owners);
+    within(Box::pin(nri.post_create_container(pod(), container()))).await;
+    sent.push(Event::PostCreateContainer);
+    if within(Box::pin(nri.start_container(pod(), container())))
+        .await
+        .is_err()
+    {
+        return false;
+    }
+    within(Box::pin(nri.post_start_container(pod(), container()))).await;
+    sent.push(Event::PostStartContainer);
+    let turn = within(Box::pin(nri.turn(Event::UpdateContainer))).await;
+    let updated = nri.update_container(&turn, pod(), container(), LinuxResources::default());
+    let updated = within(Box::pin(updated)).await;
+    drop(turn);
+    let Ok(updated) = updated else {
+        return false;
+    };
+    check::updates(&updated.merged.others, &updated.merged.owners);
+    within(Box::pin(nri.post_update_container(pod(), container()))).await;
+    sent.push(Event::PostUpdateContainer);
+    true
+}
+
+/// In a box: an operation holds whole messages, and a test's thread has a small stack.
+async fn within<T>(operation: Pin<Box<impl Future<Output = T>>>) -> T {
+    let done = timeout(OPERATION, operation).await;
+    done.expect("an operation ends in time")
+}
+
+/// The plugin beside the fuzzed one.
+#[derive(Default)]
+struct Honest(Mutex<Vec<Event>>);
+
+impl Honest {
+    fn handlers(self: &Arc<Self>) -> Handlers {
+        let mut handlers = Handlers::new();
+        macro_rules! hear {
+            ($($request:ident),*) => {
+                $(let this = self.clone();
+                handlers = handlers.on(move |_: $request| {
+                    this.hear($request::EVENT);
+                    async { Ok(Default::default()) }
+                });)*
+            };
+        }
+        hear!(
+            RunPodSandboxRequest,
+            UpdatePodSandboxRequest,
+            PostUpdatePodSandboxRequest,
+            StopPodSandboxRequest,
+            RemovePodSandboxRequest,
+            PostCreateContainerRequest,
+            StartContainerRequest,
+            PostStartContainerRequest,
+            UpdateContainerRequest,
+            PostUpdateContainerRequest,
+            StopContainerRequest,
+            RemoveContainerRequest
+        );
+        handlers.create_container(|_, _| async {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.add_annotation("honest", "yes");
+            Ok((Some(adjust), Vec::new()))
+        })
+    }
+
+    fn hear(&self, event: Event) {
+        let mut heard = self.0.lock();
+        heard.push(event);
+    }
+
+    /// The events that nobody may veto, in order.
+    fn heard(&self) -> Vec<Event> {
+        let heard = self.0.lock();
+        let sure = |e: &&Event| matches!(Class::of(**e), Class::Teardown | Class::Notification);
+        heard.iter().filter(sure).copied().collect()
+    }
+}

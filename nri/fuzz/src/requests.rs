@@ -1,0 +1,207 @@
+//! The two messages that plugins send of their own accord: RegisterPlugin and UpdateContainers.
+
+use std::sync::Arc;
+
+use nri::{
+    Adaptation, Code, Handlers, PluginId, PluginSettings, Settings, Status, Version,
+    internals::{self, Identity, Who},
+    mask::FieldMask,
+    permit::Restrict,
+    policy::OnDenied,
+    proto::*,
+};
+use prost::Message;
+use tokio::{net::UnixStream, runtime::Runtime};
+
+use super::{
+    eyes::{Eyes, FAILS},
+    input::Input,
+    samples,
+};
+
+/// A runtime side that is made once, since nothing here changes it.
+struct World {
+    nri: Adaptation,
+    eyes: Arc<Eyes>,
+    tokio: Runtime,
+    /// Of whoever connects.
+    identity: Arc<Identity>,
+}
+
+thread_local! {
+    // Never dropped: at the end of a thread tokio may be gone already.
+    static WORLD: &'static World = Box::leak(Box::new(world()));
+}
+
+/// The id of a plugin that is treated as `samples::policy(control)` says.
+fn id_of(control: u8) -> PluginId {
+    samples::plugin(&format!("20-way{}", control & 15))
+}
+
+const IN_PROCESS: &str = "00-inside";
+
+fn world() -> World {
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
+    let eyes = Arc::new(Eyes::default());
+    let settings = Settings {
+        socket: None,
+        plugin_dir: None,
+        plugins: (0..16)
+            .map(|control| {
+                let policy = samples::policy(control);
+                let settings = PluginSettings {
+                    policy,
+                    ..Default::default()
+                };
+                (id_of(control), settings)
+            })
+            .collect(),
+        ..Settings::default()
+    };
+    let builder = Adaptation::builder("fuzzed", "1")
+        .settings(settings)
+        .source(eyes.clone())
+        .in_process(samples::plugin(IN_PROCESS), Handlers::new());
+    let nri = tokio.block_on(builder.start());
+    let identity = tokio.block_on(async { Identity::of(&UnixStream::pair()?.0) });
+    let identity = identity.expect("a socket has a peer");
+    World {
+        nri: nri.expect("nothing can fail without a socket"),
+        eyes,
+        identity: Arc::new(identity),
+        tokio,
+    }
+}
+
+/// Characters that a text of a peer may come to, and one that says it was longer.
+const TEXT: usize = 1001;
+
+fn is_one_short_line(text: &str) -> bool {
+    text.chars().count() <= TEXT && !text.contains(char::is_control)
+}
+
+/// Input: a control byte (v1beta1, launched), a RegisterPluginRequest. Registered with a sound identity
+/// or refused with a reason, as whoever waits for it is told too; and once only (NRI-301…304).
+pub(super) fn register(data: &[u8]) {
+    let mut input = Input(data);
+    let control = input.byte();
+    let version = match control & 1 {
+        0 => Version::V1Alpha1,
+        _ => Version::V1Beta1,
+    };
+    let fixed = (control & 2 != 0).then(|| samples::plugin("10-launched"));
+    let payload = input.rest();
+    let sound = RegisterPluginRequest::decode(payload).is_ok_and(|r| {
+        let inside = format!("{}-{}", r.plugin_idx, r.plugin_name) == IN_PROCESS;
+        let id = PluginId::new(r.plugin_idx, r.plugin_name);
+        fixed.is_some() || (id.is_ok() && !inside)
+    });
+    WORLD.with(|world| {
+        let who = match fixed.clone() {
+            Some(id) => Who::Launched(id),
+            None => Who::External(world.identity.clone()),
+        };
+        let (service, mut told) = internals::service(&world.nri, who);
+        let register = || world.tokio.block_on(service.register(version, payload));
+        let answer = register();
+        assert_eq!(answer.is_ok(), sound);
+        let told = told.try_recv().expect("whoever waits is told");
+        match (answer, told) {
+            (Ok(reply), Ok(registration)) => {
+                assert!(reply.is_empty());
+                assert_eq!(registration.version, version);
+                assert!(is_one_short_line(&registration.nri_version));
+                let id = registration.id;
+                assert_eq!(id.to_string().parse(), Ok(id.clone()));
+                assert!(fixed.is_none_or(|fixed| fixed == id));
+            }
+            (Err(answer), Err(told)) => {
+                assert_eq!(answer, told);
+                assert!(is_one_short_line(&answer.message), "{answer}");
+            }
+            (answer, told) => panic!("the plugin hears {answer:?}, the session {told:?}"),
+        }
+        let again = register();
+        assert!(again.is_err_and(|status| status.is(Code::FailedPrecondition)));
+    });
+}
+
+/// Input: a control byte, an UpdateContainersRequest. Each update is applied or named as failed, what
+/// the plugin may not do is not done, a container that is being created is left alone (NRI-440,
+/// NRI-441, NRI-570).
+pub(super) fn unsolicited(data: &[u8]) {
+    let mut input = Input(data);
+    let control = input.byte();
+    let payload = input.rest();
+    WORLD.with(|world| {
+        let version = Version::V1Alpha1;
+        let who = Who::Launched(id_of(control));
+        let (service, _told) = internals::service(&world.nri, who);
+        let registered = world.tokio.block_on(service.register(version, &[]));
+        registered.expect("it is launched");
+        let ask = || world.tokio.block_on(service.update(version, payload));
+        let early = ask();
+        assert!(early.is_err_and(|status| status.is(Code::FailedPrecondition)));
+        service.open(Arc::default());
+        let creating = control & 16 != 0;
+        let under_way = creating.then(|| {
+            let event = Event::CreateContainer;
+            internals::begin_dispatch(&world.nri, event, samples::POD, samples::CONTAINER)
+        });
+        let answer = ask();
+        drop(under_way);
+        let done = world.eyes.take_updates();
+        let evicted = world.eyes.take_evictions();
+        judge(control, payload, answer, &done, &evicted);
+    });
+}
+
+fn judge(
+    control: u8,
+    payload: &[u8],
+    answer: Result<Vec<u8>, Status>,
+    done: &[ContainerUpdate],
+    evicted: &[(String, String)],
+) {
+    let policy = samples::policy(control);
+    let Ok(asked) = UpdateContainersRequest::decode(payload) else {
+        assert!(answer.is_err_and(|status| status.is(Code::InvalidArgument)));
+        return assert!(done.is_empty() && evicted.is_empty());
+    };
+    let answer = answer.expect("what fails is named, and is no error (NRI-441)");
+    let failed = UpdateContainersResponse::decode(answer.as_slice())
+        .expect("a message of ours")
+        .failed;
+    assert_eq!(done.len() + failed.len(), asked.update.len());
+    let creating = |id: &str| control & 16 != 0 && id == samples::CONTAINER;
+    for update in done {
+        assert!(!creating(&update.container_id) && update.container_id != FAILS);
+        let denied = update.clone().restrict(policy.fields);
+        assert_eq!(denied, FieldMask::NONE);
+    }
+    let known = |id: &str| asked.update.iter().any(|u| u.container_id == id);
+    assert!(failed.iter().all(|update| known(&update.container_id)));
+    let refused = asked.update.iter().filter(|update| {
+        let denied = (*update).clone().restrict(policy.fields);
+        denied != FieldMask::NONE && policy.on_denied == OnDenied::Fail
+    });
+    for update in refused {
+        assert!(
+            failed.contains(update),
+            "a plugin is told what it asked for"
+        );
+    }
+    let wanted = if policy.fields.may_evict() {
+        asked.evict.as_slice()
+    } else {
+        &[]
+    };
+    assert_eq!(evicted.len(), wanted.len());
+    for (wish, (container, reason)) in wanted.iter().zip(evicted) {
+        assert_eq!(wish.container_id, *container);
+        assert!(is_one_short_line(reason));
+    }
+}

@@ -1,0 +1,119 @@
+//! The answers of one input, and what holds of each alone.
+//!
+//! Most inputs are a control byte and an answer. The control byte says how the plugin is treated
+//! (`samples::policy`), who else answers, and whether that one's answer is in the input too: then
+//! the length of the first answer stands before both, little endian.
+
+use std::fmt::Debug;
+
+use nri::{
+    HookRequest, Outcome, PluginId,
+    internals::Operation,
+    mask::FieldMask,
+    permit::Restrict,
+    policy::{OnDenied, PluginPolicy},
+};
+use prost::Message;
+
+use super::{input::Input, samples};
+
+/// Bit of the control byte: both answers are in the input.
+pub(super) const TWO: u8 = 128;
+/// Bits of the control byte: who answers, in order.
+pub(super) const FIRST_ALONE: u8 = 0;
+pub(super) const FIRST_SECOND: u8 = 16;
+pub(super) const SECOND_FIRST: u8 = 32;
+pub(super) const FIRST_TWICE: u8 = 48;
+
+/// A decoded message, which must also survive being encoded.
+pub(super) fn decode<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M> {
+    let message = M::decode(bytes).ok()?;
+    let again = M::decode(message.encode_to_vec().as_slice());
+    assert_eq!(again.as_ref(), Ok(&message));
+    Some(message)
+}
+
+/// One plugin's part in an operation.
+#[derive(Clone)]
+pub(super) struct Said<A> {
+    pub(super) plugin: PluginId,
+    pub(super) policy: PluginPolicy,
+    pub(super) answer: A,
+}
+
+/// The answers of an input in their order; `None` if the fuzzed one is no message.
+pub(super) fn said<A>(input: &mut Input<'_>, sample: impl FnOnce() -> A) -> Option<Vec<Said<A>>>
+where
+    A: Message + Default + PartialEq + Clone,
+{
+    let control = input.byte();
+    let (first, second) = match control & TWO {
+        0 => (input.rest(), None),
+        _ => {
+            let len = usize::from(input.u16());
+            (input.take(len), Some(input.rest()))
+        }
+    };
+    let first = Said {
+        plugin: samples::plugin("20-fuzzed"),
+        policy: samples::policy(control),
+        answer: decode(first)?,
+    };
+    let other = second.map_or_else(|| Some(sample()), decode)?;
+    let second = |id: &str, answer| Said {
+        plugin: samples::plugin(id),
+        policy: PluginPolicy::default(),
+        answer,
+    };
+    Some(match control & FIRST_TWICE {
+        FIRST_ALONE => vec![first],
+        FIRST_SECOND => vec![first, second("30-second", other)],
+        SECOND_FIRST => vec![second("10-second", other), first],
+        _ => vec![first.clone(), second("30-same", first.answer)],
+    })
+}
+
+pub(super) fn masks<A>(said: &[Said<A>]) -> Vec<(&PluginId, FieldMask)> {
+    said.iter().map(|s| (&s.plugin, s.policy.fields)).collect()
+}
+
+/// What is dropped is not permitted, is all that is not, and is dropped once (B-14).
+pub(super) fn cut<A: Restrict + Clone + PartialEq + Debug>(answer: &A, fields: FieldMask) {
+    let mut cut = answer.clone();
+    let denied = cut.restrict(fields);
+    assert!(denied.iter().all(|field| !fields.has(field)));
+    assert!(!(denied.may_evict() && fields.may_evict()));
+    let mut again = cut.clone();
+    assert_eq!(again.restrict(fields), FieldMask::NONE);
+    assert_eq!(again, cut);
+    assert_eq!(answer.clone().restrict(FieldMask::ALL), FieldMask::NONE);
+    // The other half is what was dropped, and nothing besides.
+    let kept = cut.restrict(FieldMask::ALL - fields);
+    assert!(kept.iter().all(|field| !denied.has(field)));
+}
+
+/// Takes all answers in; false if one cannot stand, which must be for a reason that fits.
+pub(super) fn take_all<S: Operation>(
+    step: &mut S,
+    said: &[Said<<S::Request as HookRequest>::Reply>],
+) -> bool
+where
+    <S::Request as HookRequest>::Reply: Clone,
+{
+    said.iter().all(|s| {
+        let taken = step.take(&s.plugin, &s.policy, s.answer.clone());
+        match taken {
+            Ok(_) => true,
+            Err(Outcome::Conflict(why)) => {
+                assert!(why.contains(&s.plugin.to_string()), "{why}");
+                false
+            }
+            Err(Outcome::Denied(_)) => {
+                assert_eq!(s.policy.on_denied, OnDenied::Fail);
+                assert_ne!(s.policy.fields, FieldMask::ALL);
+                false
+            }
+            Err(other) => panic!("an answer comes to {other:?}"),
+        }
+    })
+}

@@ -1,0 +1,55 @@
+//! One seed, and the list in which they are gathered.
+
+use nri::wire::frame::header;
+use prost::Message;
+
+use super::said::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
+
+/// One input that is checked in.
+pub struct Seed {
+    pub target: &'static str,
+    pub name: String,
+    pub bytes: Vec<u8>,
+}
+
+pub(super) struct Seeds(pub(super) Vec<Seed>);
+
+impl Seeds {
+    pub(super) fn add(
+        &mut self,
+        target: &'static str,
+        name: impl Into<String>,
+        bytes: impl AsRef<[u8]>,
+    ) {
+        let (name, bytes) = (name.into(), bytes.as_ref().to_vec());
+        self.0.push(Seed {
+            target,
+            name,
+            bytes,
+        });
+    }
+
+    /// An answer in every company: alone, before and after another, and twice.
+    pub(super) fn company(
+        &mut self,
+        target: &'static str,
+        name: &str,
+        before: &[u8],
+        answer: &impl Message,
+    ) {
+        let all = [
+            ("alone", FIRST_ALONE),
+            ("first", FIRST_SECOND),
+            ("second", SECOND_FIRST),
+            ("twice", FIRST_TWICE),
+        ];
+        for (order, control) in all {
+            let bytes = [before, &[control], &answer.encode_to_vec()].concat();
+            self.add(target, format!("{name}-{order}"), bytes);
+        }
+    }
+}
+
+pub(super) fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
+    [header(id, payload.len()).as_slice(), payload].concat()
+}

@@ -1,0 +1,114 @@
+//! Which message each method has, as bytes and as JSON.
+
+use nri::{Version, proto::*};
+use prost::Message;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::json;
+
+/// Which of a call's two messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Request,
+    Answer,
+}
+
+/// A message as JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    pub message: Value,
+    /// Bytes of fields that this version does not know.
+    pub unknown: usize,
+}
+
+struct Codec {
+    decode: fn(&[u8]) -> Result<Decoded, String>,
+    encode: fn(&Value) -> Result<Vec<u8>, String>,
+}
+
+macro_rules! methods {
+    ($($method:ident: $request:ident => $answer:ident;)*) => {
+        const METHODS: &[&str] = &[$(stringify!($method)),*];
+
+        fn codec(method: &str, part: Part) -> Option<Codec> {
+            match (method, part) {
+                $((stringify!($method), Part::Request) => Some(codec_of::<$request>()),
+                (stringify!($method), Part::Answer) => Some(codec_of::<$answer>()),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+methods! {
+    RegisterPlugin: RegisterPluginRequest => RegisterPluginResponse;
+    UpdateContainers: UpdateContainersRequest => UpdateContainersResponse;
+    Configure: ConfigureRequest => ConfigureResponse;
+    Synchronize: SynchronizeRequest => SynchronizeResponse;
+    Shutdown: ShutdownRequest => ShutdownResponse;
+    RunPodSandbox: RunPodSandboxRequest => RunPodSandboxResponse;
+    UpdatePodSandbox: UpdatePodSandboxRequest => UpdatePodSandboxResponse;
+    PostUpdatePodSandbox: PostUpdatePodSandboxRequest => PostUpdatePodSandboxResponse;
+    StopPodSandbox: StopPodSandboxRequest => StopPodSandboxResponse;
+    RemovePodSandbox: RemovePodSandboxRequest => RemovePodSandboxResponse;
+    CreateContainer: CreateContainerRequest => CreateContainerResponse;
+    PostCreateContainer: PostCreateContainerRequest => PostCreateContainerResponse;
+    StartContainer: StartContainerRequest => StartContainerResponse;
+    PostStartContainer: PostStartContainerRequest => PostStartContainerResponse;
+    UpdateContainer: UpdateContainerRequest => UpdateContainerResponse;
+    PostUpdateContainer: PostUpdateContainerRequest => PostUpdateContainerResponse;
+    StopContainer: StopContainerRequest => StopContainerResponse;
+    RemoveContainer: RemoveContainerRequest => RemoveContainerResponse;
+    ValidateContainerAdjustment: ValidateContainerAdjustmentRequest => ValidateContainerAdjustmentResponse;
+    StateChange: StateChangeEvent => Empty;
+}
+
+fn codec_of<M: Message + Default + Serialize + DeserializeOwned>() -> Codec {
+    Codec {
+        decode: |bytes| {
+            let message = M::decode(bytes).map_err(|e| e.to_string())?;
+            let known = message.encoded_len();
+            let mut message = serde_json::to_value(&message).map_err(|e| e.to_string())?;
+            json::tidy(&mut message);
+            let known = known + 2 * json::empty_map_values(&message);
+            Ok(Decoded {
+                message,
+                unknown: bytes.len().saturating_sub(known),
+            })
+        },
+        encode: |value| {
+            let message: M = M::deserialize(value).map_err(|e| e.to_string())?;
+            Ok(message.encode_to_vec())
+        },
+    }
+}
+
+/// Every method of NRI, those of the runtime's service first.
+pub fn methods() -> &'static [&'static str] {
+    METHODS
+}
+
+/// A message of the wire as JSON, by the names of `nri.proto` in snake case. `None`: NRI has no such call.
+pub fn decode(
+    service: &str,
+    method: &str,
+    part: Part,
+    bytes: &[u8],
+) -> Option<Result<Decoded, String>> {
+    let is_ours = |v: Version| [v.plugin_service(), v.runtime_service()].contains(&service);
+    let known = [Version::V1Alpha1, Version::V1Beta1]
+        .into_iter()
+        .any(is_ours);
+    let codec = known.then(|| codec(method, part)).flatten()?;
+    Some((codec.decode)(bytes))
+}
+
+/// What [`decode`] gave, as the wire has it.
+///
+/// # Errors
+/// NRI has no such method, or the JSON is no such message.
+pub fn encode(method: &str, part: Part, message: &Value) -> Result<Vec<u8>, String> {
+    let codec = codec(method, part).ok_or_else(|| format!("NRI has no call {method:?}"))?;
+    (codec.encode)(message)
+}

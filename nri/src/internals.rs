@@ -1,0 +1,42 @@
+//! Parts of the library that only the oracles of `nri/fuzz` call. Not part of the API: any commit may change them.
+
+use std::{io, sync::Arc};
+
+use proto_nri::Event;
+use tokio::{net::UnixStream, sync::oneshot, task::JoinHandle};
+
+use crate::{Adaptation, wire::rpc::Status};
+pub use crate::{
+    chunks::{Chunk, chunks},
+    identity::Identity,
+    join::takes_parts,
+    operation::{AnswerContents, Operation, Run, Stop, permitted_updates},
+    register::{Registration, RuntimeService, Who},
+    wire::{
+        mux::{FrameReader, Mux, MuxConn, MuxError},
+        rpc::one_line,
+    },
+};
+
+/// The runtime's service of one plugin without a connection, and the registration that it passes on.
+pub fn service(
+    nri: &Adaptation,
+    who: Who,
+) -> (
+    RuntimeService,
+    oneshot::Receiver<Result<Registration, Status>>,
+) {
+    RuntimeService::new((*nri.shared).clone(), who)
+}
+
+/// Begins a dispatch, which ends when the result is dropped.
+pub fn begin_dispatch(nri: &Adaptation, event: Event, pod: &str, container: &str) -> impl Sized {
+    nri.shared.roster.begin_dispatch(event, pod, container)
+}
+
+/// A plugin connects; the task ends with the connection.
+pub fn connect(nri: &Adaptation, socket: UnixStream) -> io::Result<JoinHandle<()>> {
+    let identity = Arc::new(Identity::of(&socket)?);
+    let shared = (*nri.shared).clone();
+    Ok(shared.welcome(socket, identity, None))
+}

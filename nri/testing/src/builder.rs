@@ -1,0 +1,159 @@
+//! What a [`FakeRuntime`] is put together from.
+
+use std::{path::Path, sync::Arc};
+
+use nri::{
+    Adaptation, Handlers, PluginId, Settings, StartError, Timeouts, TransportError,
+    proto::{Container, ContainerState, PodSandbox},
+    validate::DefaultValidator,
+};
+
+use super::{Flavor, memory::Memory, runtime::FakeRuntime};
+
+/// Collects what a [`FakeRuntime`] is to be.
+#[derive(Clone, Default)]
+pub struct Builder {
+    name: String,
+    version: String,
+    flavor: Flavor,
+    timeouts: Timeouts,
+    plugins: Vec<(PluginId, Handlers)>,
+    validator: DefaultValidator,
+    pod_ips: bool,
+    existing: Vec<(PodSandbox, Vec<Container>)>,
+}
+
+impl Builder {
+    /// What plugins are told the runtime is; by default, as its flavor says.
+    pub fn identity(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
+        (self.name, self.version) = (name.into(), version.into());
+        self
+    }
+
+    /// As whom it fills the fields of pods and containers.
+    pub fn flavor(mut self, flavor: Flavor) -> Self {
+        self.flavor = flavor;
+        self
+    }
+
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// A plugin in this process, without a socket: the one under test, or another beside it.
+    pub fn plugin(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
+        self.plugins.push((id, plugin.into()));
+        self
+    }
+
+    /// Has each creation judged by the default validator.
+    pub fn validator(mut self, validator: DefaultValidator) -> Self {
+        self.validator = validator;
+        self
+    }
+
+    /// Takes addresses of pods from answers to RunPodSandbox, as [`Settings::pod_ips`] says.
+    pub fn pod_ips(mut self) -> Self {
+        self.pod_ips = true;
+        self
+    }
+
+    /// A pod with running containers that is there before any plugin. Nobody is told of it but by Synchronize.
+    pub fn existing<C: Into<Container>>(
+        mut self,
+        pod: impl Into<PodSandbox>,
+        containers: impl IntoIterator<Item = C>,
+    ) -> Self {
+        let containers = containers.into_iter().map(Into::into).collect();
+        self.existing.push((pod.into(), containers));
+        self
+    }
+
+    /// Starts it, with a socket in a directory of its own.
+    ///
+    /// # Errors
+    /// The directory or the socket cannot be made, or a plugin of this process fails.
+    pub async fn start(mut self) -> Result<FakeRuntime, StartError> {
+        let dir = tempfile::Builder::new().prefix("nri-").tempdir();
+        let dir = dir.map_err(|cause| {
+            StartError::Transport(TransportError::Socket {
+                path: std::env::temp_dir(),
+                step: "make a directory for it",
+                cause,
+            })
+        })?;
+        let memory = Arc::<Memory>::default();
+        for (pod, containers) in std::mem::take(&mut self.existing) {
+            let pod = self.filled_pod(&memory, pod);
+            for container in containers {
+                let mut container = self.filled_container(&memory, &pod, container);
+                container.state = ContainerState::ContainerRunning as i32;
+                memory.put_container(container);
+            }
+            memory.put_pod(pod);
+        }
+        let socket = dir.path().join("nri.sock");
+        let nri = self.adaptation(&memory, &socket).await?;
+        Ok(FakeRuntime {
+            nri,
+            memory,
+            socket,
+            _dir: dir,
+            builder: self,
+        })
+    }
+
+    pub(super) fn filled_pod(&self, memory: &Memory, mut pod: PodSandbox) -> PodSandbox {
+        if pod.id.is_empty() {
+            pod.id = memory.next_id();
+        }
+        self.flavor.fill_pod(&mut pod);
+        pod
+    }
+
+    pub(super) fn filled_container(
+        &self,
+        memory: &Memory,
+        pod: &PodSandbox,
+        mut container: Container,
+    ) -> Container {
+        if container.id.is_empty() {
+            container.id = memory.next_id();
+        }
+        container.pod_sandbox_id.clone_from(&pod.id);
+        self.flavor.fill_container(pod, &mut container);
+        container
+    }
+
+    pub(super) async fn adaptation(
+        &self,
+        memory: &Arc<Memory>,
+        socket: &Path,
+    ) -> Result<Adaptation, StartError> {
+        let (name, version) = self.flavor.identity();
+        let or = |given: &str, usual: &str| match given {
+            "" => usual.to_owned(),
+            given => given.to_owned(),
+        };
+        let settings = Settings {
+            socket: Some(socket.to_owned()),
+            plugin_dir: None,
+            plugin_config_dir: None,
+            timeouts: self.timeouts,
+            pod_ips: self.pod_ips,
+            ..Settings::default()
+        };
+        let mut builder = Adaptation::builder(or(&self.name, name), or(&self.version, version))
+            .settings(settings)
+            .source(memory.clone())
+            .observer(memory.clone());
+        for (id, handlers) in &self.plugins {
+            builder = builder.in_process(id.clone(), handlers.clone());
+        }
+        builder
+            .default_validator(self.validator.clone())
+            .start()
+            .await
+    }
+}

@@ -1,0 +1,218 @@
+//! What a [`FakeRuntime`](super::FakeRuntime) remembers: its pods and containers, and what plugins did.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nri::{
+    BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Snapshot,
+    Source,
+    proto::{Container, ContainerState, ContainerUpdate, LinuxResources, PodSandbox},
+};
+use parking_lot::Mutex;
+
+/// Whether the runtime has the container that a plugin names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    There,
+    /// It was there, and plugins were told that it is removed.
+    Removed,
+    /// No container had this id.
+    Never,
+}
+
+/// What a plugin wanted done to a container other than the one it was asked about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    /// Who asked; `None` for updates outside of an answer, which do not say.
+    pub by: Option<PluginId>,
+    /// Id of the container.
+    pub container: String,
+    pub place: Place,
+    /// It came in an answer, not of its own accord.
+    pub answer: bool,
+    pub kind: WishKind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum WishKind {
+    Update(Box<LinuxResources>),
+    Evict(String),
+}
+
+/// A step in the life of a plugin, as the observer was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Happening {
+    /// `None` while it is not known.
+    pub plugin: Option<PluginId>,
+    pub event: PluginEvent,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pods: BTreeMap<String, PodSandbox>,
+    containers: BTreeMap<String, Container>,
+    removed: BTreeSet<String>,
+    wishes: Vec<Wish>,
+    deliveries: Vec<Delivery>,
+    happenings: Vec<Happening>,
+    ids: u64,
+}
+
+/// Pods and containers by name, and the record of everything.
+#[derive(Debug, Default)]
+pub(super) struct Memory(Mutex<Inner>);
+
+impl Memory {
+    /// An id as runtimes make them, the same in every run.
+    pub(super) fn next_id(&self) -> String {
+        let mut inner = self.0.lock();
+        inner.ids += 1;
+        let mut id = String::new();
+        let mut word = inner.ids;
+        for _ in 0..4 {
+            // splitmix64
+            word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = word;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            id.push_str(&format!("{:016x}", mixed ^ (mixed >> 31)));
+        }
+        id
+    }
+
+    pub(super) fn put_pod(&self, pod: PodSandbox) {
+        self.0.lock().pods.insert(pod.name.clone(), pod);
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Option<PodSandbox> {
+        self.0.lock().pods.get(name).cloned()
+    }
+
+    pub(super) fn drop_pod(&self, name: &str) {
+        self.0.lock().pods.remove(name);
+    }
+
+    pub(super) fn put_container(&self, container: Container) {
+        let mut inner = self.0.lock();
+        inner.containers.insert(container.name.clone(), container);
+    }
+
+    pub(super) fn container(&self, name: &str) -> Option<Container> {
+        self.0.lock().containers.get(name).cloned()
+    }
+
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(&mut Container)) {
+        if let Some(container) = self.0.lock().containers.get_mut(name) {
+            change(container);
+        }
+    }
+
+    pub(super) fn drop_container(&self, name: &str) {
+        let mut inner = self.0.lock();
+        if let Some(gone) = inner.containers.remove(name) {
+            inner.removed.insert(gone.id);
+        }
+    }
+
+    pub(super) fn containers_of(&self, pod: &PodSandbox) -> Vec<Container> {
+        let inner = self.0.lock();
+        let all = inner.containers.values();
+        all.filter(|c| c.pod_sandbox_id == pod.id)
+            .cloned()
+            .collect()
+    }
+
+    /// Notes a wish; false if there is no such container.
+    pub(super) fn wish(
+        &self,
+        by: Option<PluginId>,
+        container: &str,
+        answer: bool,
+        kind: WishKind,
+    ) -> bool {
+        let mut inner = self.0.lock();
+        let removed = inner.removed.contains(container);
+        let named = inner.containers.values_mut().find(|c| c.id == container);
+        let place = match named {
+            Some(there) => {
+                if let WishKind::Update(resources) = &kind {
+                    there.linux.get_or_insert_default().resources = Some((**resources).clone());
+                }
+                Place::There
+            }
+            None if removed => Place::Removed,
+            None => Place::Never,
+        };
+        inner.wishes.push(Wish {
+            by,
+            container: container.to_owned(),
+            place,
+            answer,
+            kind,
+        });
+        place == Place::There
+    }
+
+    pub(super) fn take_wishes(&self) -> Vec<Wish> {
+        std::mem::take(&mut self.0.lock().wishes)
+    }
+
+    pub(super) fn take_deliveries(&self) -> Vec<Delivery> {
+        std::mem::take(&mut self.0.lock().deliveries)
+    }
+
+    pub(super) fn take_happenings(&self) -> Vec<Happening> {
+        std::mem::take(&mut self.0.lock().happenings)
+    }
+}
+
+impl Source for Memory {
+    fn snapshot(&self) -> Snapshot {
+        let inner = self.0.lock();
+        let live = |c: &&Container| c.state != ContainerState::ContainerStopped as i32;
+        Snapshot {
+            pods: inner.pods.values().cloned().collect(),
+            containers: inner.containers.values().filter(live).cloned().collect(),
+        }
+    }
+
+    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        let failed = updates.into_iter().filter(|update| {
+            let resources = update.linux.clone().and_then(|linux| linux.resources);
+            let kind = WishKind::Update(Box::new(resources.unwrap_or_default()));
+            !self.wish(None, &update.container_id, false, kind)
+        });
+        let failed = failed.map(|update| FailedUpdate::new(update, "no such container"));
+        let failed: Vec<_> = failed.collect();
+        Box::pin(async move { failed })
+    }
+
+    fn evict(
+        &self,
+        plugin: &PluginId,
+        container: String,
+        reason: String,
+    ) -> BoxFuture<'_, Result<(), String>> {
+        let kind = WishKind::Evict(reason);
+        let there = self.wish(Some(plugin.clone()), &container, false, kind);
+        Box::pin(async move {
+            if there {
+                Ok(())
+            } else {
+                Err(format!("there is no container {container}"))
+            }
+        })
+    }
+}
+
+impl Observer for Memory {
+    fn delivered(&self, delivery: &Delivery) {
+        self.0.lock().deliveries.push(delivery.clone());
+    }
+
+    fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
+        self.0.lock().happenings.push(Happening {
+            plugin: plugin.id.cloned(),
+            event: event.clone(),
+        });
+    }
+}

@@ -1,0 +1,352 @@
+//! The runtime itself: an [`Adaptation`] over pods and containers in memory.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use nri::{
+    Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Ran, Refused, StartError,
+    Stopped, Told, Updated,
+    merge::Askers,
+    proto::{
+        Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
+        PodSandbox,
+    },
+};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Builder,
+    memory::{Happening, Memory, Wish, WishKind},
+};
+
+/// Between two looks at whether a plugin is in.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long the old socket may take to go.
+const SOCKET_GOES: Duration = Duration::from_secs(5);
+
+/// Why a step of a [`FakeRuntime`] was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// A plugin refused it, or conflicts with another.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("there is no {kind} {name:?}: create it first")]
+    NotThere { kind: &'static str, name: String },
+    #[error("there is a {kind} {name:?} already: remove it first")]
+    Taken { kind: &'static str, name: String },
+}
+
+/// What RemoveContainer or RemovePodSandbox told, with the stops that went before it.
+pub type Removed = Vec<Delivery>;
+
+/// A runtime without containers. When it is dropped, its plugins are let go and its socket is gone.
+pub struct FakeRuntime {
+    pub(super) nri: Adaptation,
+    pub(super) memory: Arc<Memory>,
+    pub(super) socket: PathBuf,
+    pub(super) _dir: TempDir,
+    pub(super) builder: Builder,
+}
+
+impl FakeRuntime {
+    /// A plain one, without plugins.
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub async fn start() -> Result<Self, StartError> {
+        Self::builder().start().await
+    }
+
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Where plugins connect.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The runtime side below, for what is not here.
+    pub fn adaptation(&self) -> &Adaptation {
+        &self.nri
+    }
+
+    /// Waits until a plugin of this id gets events; `None` if it does not in time.
+    pub async fn joined(&self, id: &PluginId, limit: Duration) -> Option<PluginInfo> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut plugins = self.nri.plugins().into_iter();
+            let active = plugins.find(|p| p.id == *id && p.state == PluginState::Active);
+            if active.is_some() || Instant::now() >= deadline {
+                return active;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// RunPodSandbox. A pod that is refused is stopped and removed, as runtimes do; one that is not has the addresses
+    /// that plugins gave it from now on.
+    pub async fn run_pod(&self, pod: impl Into<PodSandbox>) -> Result<Ran, Failed> {
+        let mut pod = self.builder.filled_pod(&self.memory, pod.into());
+        if self.memory.pod(&pod.name).is_some() {
+            return Err(taken("pod", &pod.name));
+        }
+        self.memory.put_pod(pod.clone());
+        match self.nri.run_pod_sandbox(pod.clone()).await {
+            Ok(ran) => {
+                pod.ips.extend(ran.ips.iter().map(ToString::to_string));
+                self.memory.put_pod(pod);
+                Ok(ran)
+            }
+            Err(refused) => {
+                self.nri.stop_pod_sandbox(pod.clone()).await;
+                self.memory.drop_pod(&pod.name);
+                self.nri.remove_pod_sandbox(pod).await;
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// CreateContainer, then PostCreateContainer. A container that is refused is stopped and removed.
+    pub async fn create(
+        &self,
+        pod: &str,
+        container: impl Into<Container>,
+    ) -> Result<Created, Failed> {
+        let pod = self.pod(pod)?;
+        let container = container.into();
+        let mut container = self.builder.filled_container(&self.memory, &pod, container);
+        if self.memory.container(&container.name).is_some() {
+            return Err(taken("container", &container.name));
+        }
+        container.state = ContainerState::ContainerCreated as i32;
+        self.memory.put_container(container.clone());
+        let turn = self.nri.turn(Event::CreateContainer).await;
+        let created = self
+            .nri
+            .create_container(&turn, pod.clone(), container.clone())
+            .await;
+        match created {
+            Ok(created) => {
+                let merged = &created.merged;
+                self.apply(&merged.update, &merged.evict, &merged.askers);
+                drop(turn);
+                self.nri.post_create_container(pod, container).await;
+                Ok(created)
+            }
+            Err(refused) => {
+                drop(turn);
+                self.memory.drop_container(&container.name);
+                let turn = self.nri.turn(Event::StopContainer).await;
+                let stopped = self
+                    .nri
+                    .stop_container(&turn, pod.clone(), container.clone());
+                let stopped = stopped.await;
+                self.apply(&stopped.merged.update, &[], &stopped.merged.askers);
+                drop(turn);
+                self.nri.remove_container(pod, container).await;
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// StartContainer, then PostStartContainer.
+    pub async fn start_container(&self, name: &str) -> Result<Told, Failed> {
+        let (pod, mut container) = self.container(name)?;
+        let told = self
+            .nri
+            .start_container(pod.clone(), container.clone())
+            .await?;
+        container.state = ContainerState::ContainerRunning as i32;
+        container.pid = 4711;
+        self.memory.put_container(container.clone());
+        self.nri.post_start_container(pod, container).await;
+        Ok(told)
+    }
+
+    /// UpdateContainer, then PostUpdateContainer.
+    pub async fn update_container(
+        &self,
+        name: &str,
+        resources: LinuxResources,
+    ) -> Result<Updated, Failed> {
+        let (pod, container) = self.container(name)?;
+        let turn = self.nri.turn(Event::UpdateContainer).await;
+        let asked = resources.clone();
+        let updated = self
+            .nri
+            .update_container(&turn, pod.clone(), container.clone(), asked)
+            .await?;
+        let merged = &updated.merged;
+        self.apply(&merged.others, &merged.evict, &merged.askers);
+        let now = merged.target.clone().unwrap_or(resources);
+        self.memory.change(name, |c| {
+            c.linux.get_or_insert_default().resources = Some(now);
+        });
+        drop(turn);
+        let container = self.memory.container(name).unwrap_or(container);
+        self.nri.post_update_container(pod, container).await;
+        Ok(updated)
+    }
+
+    /// StopContainer: its process has ended.
+    pub async fn stop_container(&self, name: &str) -> Result<Stopped, Failed> {
+        let (pod, mut container) = self.container(name)?;
+        container.state = ContainerState::ContainerStopped as i32;
+        container.pid = 0;
+        self.memory.put_container(container.clone());
+        let turn = self.nri.turn(Event::StopContainer).await;
+        let stopped = self.nri.stop_container(&turn, pod, container).await;
+        self.apply(&stopped.merged.update, &[], &stopped.merged.askers);
+        Ok(stopped)
+    }
+
+    /// RemoveContainer; one that runs is stopped first.
+    pub async fn remove_container(&self, name: &str) -> Result<Removed, Failed> {
+        let (_, container) = self.container(name)?;
+        let mut deliveries = Vec::new();
+        if container.state != ContainerState::ContainerStopped as i32 {
+            deliveries = self.stop_container(name).await?.deliveries;
+        }
+        let (pod, container) = self.container(name)?;
+        self.memory.drop_container(name);
+        deliveries.extend(self.nri.remove_container(pod, container).await.deliveries);
+        Ok(deliveries)
+    }
+
+    /// UpdatePodSandbox, then PostUpdatePodSandbox.
+    pub async fn update_pod(
+        &self,
+        name: &str,
+        overhead: LinuxResources,
+        resources: LinuxResources,
+    ) -> Result<Told, Failed> {
+        let mut pod = self.pod(name)?;
+        let (of_pod, of_overhead) = (resources.clone(), overhead.clone());
+        let told = self
+            .nri
+            .update_pod_sandbox(pod.clone(), of_overhead, of_pod)
+            .await?;
+        let linux = pod.linux.get_or_insert_default();
+        (linux.pod_overhead, linux.pod_resources) = (Some(overhead), Some(resources));
+        self.memory.put_pod(pod.clone());
+        self.nri.post_update_pod_sandbox(pod).await;
+        Ok(told)
+    }
+
+    /// StopPodSandbox; its containers are stopped first.
+    pub async fn stop_pod(&self, name: &str) -> Result<Removed, Failed> {
+        let pod = self.pod(name)?;
+        let mut deliveries = Vec::new();
+        for container in self.memory.containers_of(&pod) {
+            if container.state != ContainerState::ContainerStopped as i32 {
+                deliveries.extend(self.stop_container(&container.name).await?.deliveries);
+            }
+        }
+        deliveries.extend(self.nri.stop_pod_sandbox(pod).await.deliveries);
+        Ok(deliveries)
+    }
+
+    /// RemovePodSandbox; it is stopped first, and its containers are removed.
+    pub async fn remove_pod(&self, name: &str) -> Result<Removed, Failed> {
+        let mut deliveries = self.stop_pod(name).await?;
+        let pod = self.pod(name)?;
+        for container in self.memory.containers_of(&pod) {
+            deliveries.extend(self.remove_container(&container.name).await?);
+        }
+        self.memory.drop_pod(name);
+        deliveries.extend(self.nri.remove_pod_sandbox(pod).await.deliveries);
+        Ok(deliveries)
+    }
+
+    /// Stops, and starts again with the pods and containers it has, at the same socket.
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub async fn restart(&mut self) -> Result<(), StartError> {
+        self.nri.shutdown("restart").await;
+        let deadline = Instant::now() + SOCKET_GOES;
+        while self.socket.exists() && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
+        self.nri = self.builder.adaptation(&self.memory, &self.socket).await?;
+        Ok(())
+    }
+
+    /// Says goodbye to all plugins.
+    pub async fn shutdown(&self) {
+        self.nri.shutdown("over").await;
+    }
+
+    /// A pod of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn pod(&self, name: &str) -> Result<PodSandbox, Failed> {
+        let pod = self.memory.pod(name);
+        pod.ok_or_else(|| not_there("pod", name))
+    }
+
+    /// A container of this name, and its pod.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn container(&self, name: &str) -> Result<(PodSandbox, Container), Failed> {
+        let container = self.memory.container(name);
+        let container = container.ok_or_else(|| not_there("container", name))?;
+        let pods = nri::Source::snapshot(&*self.memory).pods;
+        let pod = pods.into_iter().find(|p| p.id == container.pod_sandbox_id);
+        Ok((pod.ok_or_else(|| not_there("pod of", name))?, container))
+    }
+
+    /// Each event at each plugin since the last call.
+    pub fn take_deliveries(&self) -> Vec<Delivery> {
+        self.memory.take_deliveries()
+    }
+
+    /// What plugins wanted done to other containers since the last call.
+    pub fn take_wishes(&self) -> Vec<Wish> {
+        self.memory.take_wishes()
+    }
+
+    /// What became of plugins since the last call.
+    pub fn take_happenings(&self) -> Vec<Happening> {
+        self.memory.take_happenings()
+    }
+
+    fn apply(&self, updates: &[ContainerUpdate], evictions: &[ContainerEviction], askers: &Askers) {
+        for eviction in evictions {
+            let id = &eviction.container_id;
+            for by in askers.of_eviction(id) {
+                let kind = WishKind::Evict(eviction.reason.clone());
+                self.memory.wish(Some(by.clone()), id, true, kind);
+            }
+        }
+        for update in updates {
+            let id = &update.container_id;
+            let resources = update.linux.clone().and_then(|linux| linux.resources);
+            for by in askers.of_update(id) {
+                let kind = WishKind::Update(Box::new(resources.clone().unwrap_or_default()));
+                self.memory.wish(Some(by.clone()), id, true, kind);
+            }
+        }
+    }
+}
+
+fn not_there(kind: &'static str, name: &str) -> Failed {
+    Failed::NotThere {
+        kind,
+        name: name.to_owned(),
+    }
+}
+
+fn taken(kind: &'static str, name: &str) -> Failed {
+    Failed::Taken {
+        kind,
+        name: name.to_owned(),
+    }
+}

@@ -1,0 +1,10 @@
+//! What tests of a CRI runtime have in common, whichever runtime it is: nri-contract and the tests of cairn use it.
+
+pub mod client;
+pub mod look;
+pub mod raw;
+pub mod rng;
+pub mod until;
+
+pub use k8s_cri::v1 as cri;
+pub use until::until;
