@@ -216,7 +216,12 @@ fn not_subscribed<R: HookRequest>(
     {
         session.take_in(request);
     }
-    let skipped = delivery(request, &slot.id, Outcome::NotSubscribed, NOTHING);
+    let skipped = delivery(
+        request,
+        &slot.id,
+        Outcome::NotSubscribed,
+        Carried::default(),
+    );
     shared.observer.delivered(&skipped);
     told.deliveries.push(skipped);
     Flow::Proceed

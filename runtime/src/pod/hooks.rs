@@ -11,9 +11,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{
-    Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers, record::Recorder,
-};
+use nri::{Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers};
+use nri_record::Recorder;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
 
