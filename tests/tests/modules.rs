@@ -279,6 +279,13 @@ fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
     circles.min_by_key(Vec::len)
 }
 
+fn shown(arrows: &Arrows, way: &[(String, String)]) -> String {
+    let lines = way
+        .iter()
+        .map(|arrow| format!("  {} -> {} by {}", arrow.0, arrow.1, arrows[arrow]));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 fn all_arrows() -> Arrows {
     let mut arrows = Arrows::new();
     for (name, root) in CRATES {
@@ -297,14 +304,8 @@ fn imports_of_modules_point_down_only() {
         all.len()
     );
     if let Some(circle) = circle(&all) {
-        let lines = circle
-            .iter()
-            .map(|arrow| format!("  {} -> {} by {}", arrow.0, arrow.1, all[arrow]));
-        let lines: Vec<_> = lines.collect();
-        panic!(
-            "a circle of imports: one of these must point the other way\n{}",
-            lines.join("\n")
-        );
+        let lines = shown(&all, &circle);
+        panic!("a circle of imports: one of these must point the other way\n{lines}");
     }
 }
 
@@ -403,6 +404,25 @@ fn an_import_that_points_up_is_found_with_its_line() {
             found.len() == 1 && found[0].ends_with("by a.rs:7"),
             "{from} -> {to}: {found:?}"
         );
+    }
+}
+
+/// The context of what belongs to the machine stays below the pods, or it becomes the context of everything.
+#[test]
+fn the_machine_knows_no_pods() {
+    let arrows = Crate::read(&repository().join("runtime/src/lib.rs")).arrows("cairn");
+    assert!(
+        way(&arrows, "cairn::pod::node", "cairn::pod::record").is_some(),
+        "records are found: has something moved?"
+    );
+    for pods in ["state", "registry", "op", "driver", "notices", "pods"] {
+        let pods = format!("cairn::pod::{pods}");
+        for machine in ["node", "machine", "sandbox"] {
+            let machine = format!("cairn::pod::{machine}");
+            if let Some(way) = way(&arrows, &machine, &pods) {
+                panic!("the machine imports {pods}\n{}", shown(&arrows, &way));
+            }
+        }
     }
 }
 

@@ -36,7 +36,9 @@ const PROGRESS: usize = 16;
 /// Bytes between the client's stream and the importer.
 const PIPE: usize = 1 << 20;
 
-pub struct CairnService(pub Arc<Pods>);
+pub struct CairnService {
+    pub pods: Arc<Pods>,
+}
 
 #[tonic::async_trait]
 impl Cairn for CairnService {
@@ -56,7 +58,7 @@ impl Cairn for CairnService {
             }
         };
         let (answers, receiver) = mpsc::channel(PROGRESS);
-        let images = self.0.node.images.clone();
+        let images = self.pods.node.images.clone();
         tokio::spawn(async move {
             let result = import(&images, &name, parts, &answers).await;
             if let Err(error) = result {
@@ -74,7 +76,10 @@ impl Cairn for CairnService {
         request: Request<VerifyImagesRequest>,
     ) -> Answer<Self::VerifyImagesStream> {
         let VerifyImagesRequest { images, repair } = request.into_inner();
-        let (store, registry) = (self.0.node.images.clone(), Arc::clone(&self.0.registry));
+        let (store, registry) = (
+            self.pods.node.images.clone(),
+            Arc::clone(&self.pods.registry),
+        );
         let answers = verify_images::start(store, registry, &images, repair)?;
         answer(Box::pin(ReceiverStream::new(answers)))
     }
@@ -85,7 +90,7 @@ impl Cairn for CairnService {
         let request = request.into_inner();
         let wanted = request.pod;
         let mut events = self
-            .0
+            .pods
             .notices
             .log
             .subscribe(Filter::new(&wanted), request.follow);
@@ -115,7 +120,7 @@ impl Cairn for CairnService {
     }
 
     async fn plugins(&self, _: Request<PluginsRequest>) -> Answer<PluginsResponse> {
-        let plugins = self.0.notices.hooks.plugins();
+        let plugins = self.pods.notices.hooks.plugins();
         answer(PluginsResponse {
             plugins: plugins.iter().map(plugin).collect(),
         })
@@ -123,19 +128,19 @@ impl Cairn for CairnService {
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
         let wanted = request.into_inner().container;
-        let explained = explain::gather(&self.0, &wanted).await?;
+        let explained = explain::gather(&self.pods, &wanted).await?;
         let json = serde_json::to_string(&explained).step(&format!("explain {wanted}"))?;
         answer(ExplainResponse { json })
     }
 
     async fn held(&self, _: Request<HeldRequest>) -> Answer<HeldResponse> {
-        let objects = held_objects(&self.0.registry.held());
+        let objects = held_objects(&self.pods.registry.held());
         answer(HeldResponse { objects })
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
         let RemoveRequest { id, force } = request.into_inner();
-        let pods = Arc::clone(&self.0);
+        let pods = Arc::clone(&self.pods);
         // Detached: a client that goes away does not leave half a removal.
         let removed = tokio::spawn(async move { remove_by_id::run(&pods, &id, force).await }).await;
         let (id, skipped) = removed.step("remove")??;
@@ -144,7 +149,7 @@ impl Cairn for CairnService {
 
     async fn pulls(&self, _: Request<PullsRequest>) -> Answer<PullsResponse> {
         let pulls = self
-            .0
+            .pods
             .node
             .images
             .pulls()
@@ -161,7 +166,7 @@ impl Cairn for CairnService {
     }
 
     async fn networks(&self, _: Request<NetworksRequest>) -> Answer<NetworksResponse> {
-        let networks = networks::list(&self.0).await?;
+        let networks = networks::list(&self.pods).await?;
         answer(NetworksResponse { networks })
     }
 
@@ -169,7 +174,7 @@ impl Cairn for CairnService {
         &self,
         request: Request<CheckNetworksRequest>,
     ) -> Answer<CheckNetworksResponse> {
-        let checked = networks::check(&self.0, &request.into_inner().pods).await?;
+        let checked = networks::check(&self.pods, &request.into_inner().pods).await?;
         answer(CheckNetworksResponse { checked })
     }
 
@@ -178,7 +183,7 @@ impl Cairn for CairnService {
         request: Request<CollectNetworksRequest>,
     ) -> Answer<CollectNetworksResponse> {
         let look = request.into_inner().dry_run;
-        let pods = Arc::clone(&self.0);
+        let pods = Arc::clone(&self.pods);
         // Detached: a client that goes away does not leave half of it.
         let collected = tokio::spawn(async move { networks::collect(&pods, look).await }).await;
         let collected = collected.step("collect networks")?;
@@ -186,7 +191,7 @@ impl Cairn for CairnService {
     }
 
     async fn directories(&self, _: Request<DirectoriesRequest>) -> Answer<DirectoriesResponse> {
-        let Dirs { root, state } = self.0.node.dirs.clone();
+        let Dirs { root, state } = self.pods.node.dirs.clone();
         // A disk that hangs must not hold up a thread that serves.
         let look = move || vec![directory("root", root), directory("state", state)];
         let directories = tokio::task::spawn_blocking(look).await;

@@ -143,7 +143,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
         )
-        .add_service(CairnServer::new(CairnService(Arc::clone(&pods))));
+        .add_service(CairnServer::new(CairnService {
+            pods: Arc::clone(&pods),
+        }));
     let shutdown = async {
         shutdown.await;
         log.record(Subject::daemon(), Action::DaemonStopping);

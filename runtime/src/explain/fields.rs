@@ -1,6 +1,11 @@
 //! Pure: what a plugin changed, field by field.
 
-use nri::place::{Place, place};
+use std::collections::BTreeSet;
+
+use nri::{
+    owners::Owner,
+    place::{Place, place},
+};
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
 
@@ -39,27 +44,20 @@ pub(super) fn owners(table: &FieldOwners) -> Vec<String> {
         .values()
         .flat_map(|keys| keys.owners.values());
     let all = table.simple.values().chain(keyed);
-    let mut names: Vec<String> = all
-        .flat_map(|owner| owner.trim_start_matches('-').split(','))
-        .map(str::to_owned)
-        .collect();
-    names.sort();
-    names.dedup();
-    names
+    let owners: Vec<Owner> = all.filter_map(|owner| owner.parse().ok()).collect();
+    let plugins: BTreeSet<_> = owners.iter().flat_map(Owner::plugins).collect();
+    plugins.into_iter().map(ToString::to_string).collect()
 }
 
-/// An owner is written `10-foo`, `-10-foo` where it removed the entry, or `10-foo,20-bar`.
 fn deed(owner: &str, plugin: &str) -> Option<Deed> {
-    if owner == plugin {
-        return Some(Deed::Set);
-    }
-    if owner.strip_prefix('-') == Some(plugin) {
-        return Some(Deed::Removed);
-    }
-    owner
-        .split(',')
-        .any(|one| one == plugin)
-        .then_some(Deed::Added)
+    let owner: Owner = owner.parse().ok()?;
+    let deed = match owner {
+        Owner::Set(_) => Deed::Set,
+        Owner::Cleared(_) => Deed::Removed,
+        Owner::Shared(_) => Deed::Added,
+    };
+    let mut plugins = owner.plugins().iter();
+    plugins.any(|id| id.to_string() == plugin).then_some(deed)
 }
 
 fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) -> Change {

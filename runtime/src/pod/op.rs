@@ -149,3 +149,24 @@ impl CreateContainerRequest {
         container_name_key(&self.config.metadata.clone().unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_exist_is_stopped_and_removed_and_nothing_else() {
+        let grace = Duration::ZERO;
+        for op in [Op::StopPod, Op::RemovePod, Op::Stop { grace }, Op::Remove] {
+            assert!(op.on_absent("x").is_ok(), "{op:?}");
+        }
+        for op in [
+            Op::UpdatePod(Arc::default()),
+            Op::Create(Arc::default()),
+            Op::Start,
+            Op::Update(Arc::default()),
+        ] {
+            assert!(op.on_absent("x").is_err(), "{op:?}");
+        }
+    }
+}

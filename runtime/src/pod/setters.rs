@@ -1,6 +1,8 @@
 //! Who set what: the plugins behind a field of an adjustment that cannot be had, for the error that says so.
 
-use nri::place;
+use std::collections::BTreeSet;
+
+use nri::{owners::Owner, place};
 use proto_nri::{ContainerAdjustment, FieldOwners, OwningPlugins};
 
 use super::error::{Error, Result};
@@ -57,14 +59,12 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
 
 /// Each plugin once. One that removed a field did not set it.
 fn named_in<'a>(owners: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let all = owners.filter(|owner| !owner.starts_with('-'));
-    let mut names: Vec<String> = all
-        .flat_map(|owner| owner.split(','))
-        .map(str::to_owned)
+    let owners = owners.filter_map(|owner| owner.parse().ok());
+    let owners: Vec<Owner> = owners
+        .filter(|owner| !matches!(owner, Owner::Cleared(_)))
         .collect();
-    names.sort();
-    names.dedup();
-    names
+    let plugins: BTreeSet<_> = owners.iter().flat_map(Owner::plugins).collect();
+    plugins.into_iter().map(ToString::to_string).collect()
 }
 
 /// Mounts that plugins asked for, as the start of their container meets them.

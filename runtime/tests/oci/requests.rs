@@ -8,7 +8,7 @@ use prost_types::FileDescriptorSet;
 
 use crate::walk::{self, CRI_HANDLED, CRI_OPAQUE};
 
-/// Fields that change what is done or answered, by the file that reads them (`cri/runtime/<rpc>.rs` where none is named).
+/// Fields that change what is done or answered, by the file that reads them (`cri/runtime/<rpc>.rs` or `pod/<rpc>.rs` where none is named).
 const USED: &[&str] = &[
     "AttachRequest.container_id",
     "AttachRequest.stderr",
