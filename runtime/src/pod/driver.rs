@@ -231,7 +231,7 @@ impl Driver {
         request.reply.send(Err(Error::new(Kind::Exists, text)));
     }
 
-    /// Waits for the end of the same step of the same object.
+    /// Adds the caller to those that wait for the same step of the same object.
     fn join(&mut self, request: Request, container: Option<&Container>) {
         let container = container.map(|container| &container.id);
         let is_it = |running: &&mut Running| {
@@ -240,7 +240,7 @@ impl Driver {
         };
         match self.running.values_mut().find(is_it) {
             Some(running) => running.waiters.push(request.reply),
-            // Admission said that it runs; were it not so, the caller must not hang.
+            // Admission found it running. Otherwise the caller must not hang.
             None => {
                 let error = Error::failed("the step to join has ended; try again");
                 request.reply.send(Err(error));
@@ -338,7 +338,7 @@ fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: O
         (Op::Exited(ending), Some(container)) => {
             Box::pin(async move { container_exit::exited(&cx, &pod, &container, ending).await })
         }
-        // Admission lets no such through.
+        // Admission has answered these.
         (op, None) => Box::pin(async move { op.on_absent(&pod.id) }),
     }
 }

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{oci, trace::EventLog};
 
-/// What plugins want of containers that the event was not about; `side_effects.rs` applies it.
+/// Changes that plugins request of containers that the event is not about; `side_effects.rs` applies them.
 #[derive(Debug, Default)]
 pub struct SideEffects {
     pub updates: Vec<ContainerUpdate>,
@@ -429,7 +429,7 @@ impl Hooks {
         point.told(&adaptation.remove_container(sandbox, message).await)
     }
 
-    /// Tells a plugin that a change to another container, which its answer requested, failed.
+    /// Notifies a plugin that a change to another container, which its answer requested, failed.
     pub fn side_effect_failed(&self, plugin: &PluginId, why: &str) {
         if let Some(adaptation) = self.adaptation.get() {
             adaptation.wish_failed(plugin, why);

@@ -16,7 +16,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `state.rs` `op.rs` | a pod, a container: plain state and a queue; the operations that go through the queue |
-//! | `pods.rs` | the context of the steps: `node.rs`, the machine without pods; `registry.rs`; `notices.rs`, what is reported |
+//! | `pods.rs` | the context of the steps: `node.rs`, the machine without pods; `registry.rs`; `notices.rs`, reports |
 //! | `<rpc>.rs` | the step of a CRI call |
 //! | `container_exit.rs` | what nobody calls for: a process has ended |
 //! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |

@@ -1,5 +1,5 @@
-//! What is reported of pods and containers: to NRI plugins at the contract points, to subscribers of container events, and
-//! to the event log. Steps call [`Notices::became`] once the record has the change.
+//! Reports about pods and containers: to NRI plugins at the contract points, to subscribers of container events, and to the
+//! event log. Steps call [`Notices::became`] once the record has the change.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Notices {
     pub log: EventLog,
 }
 
-/// What a pod, or one of its containers, became.
+/// A change of a pod, or of one of its containers.
 pub struct Change {
     action: Option<Action>,
     events: &'static [EventKind],

@@ -19,7 +19,7 @@ use crate::{
     trace::{self, EventLog, Life, Subject, What},
 };
 
-/// Without the hooks, which hold it: they would hold themselves.
+/// Has no hooks: they own it, and would own themselves.
 pub struct Plugins {
     pub node: Arc<Node>,
     pub registry: Arc<Registry>,

@@ -1,4 +1,4 @@
-//! The context of the steps: the machine, the pods, and what is reported of them.
+//! The context of the steps: the machine, the pods, and the reports about them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub struct Pods {
     pub node: Arc<Node>,
     pub registry: Arc<Registry>,
     pub notices: Notices,
-    /// Held from the check whether a cgroup is free until a container's record has it (`adjusted_cgroup.rs`).
+    /// Locked from the check that a cgroup is free until a container's record has it (`adjusted_cgroup.rs`).
     pub placing: Mutex<()>,
 }
 

@@ -151,11 +151,11 @@ async fn make(
 type Step<'a> = BoxFuture<'a, Result<()>>;
 
 struct Phase {
-    /// What is left where its undo failed.
+    /// The remainder where its undo failed.
     leaves: &'static str,
-    /// The name of its span. There is nothing to see of the others, or there are the spans of plugins.
+    /// The name of its span, if it has one. The hook has the spans of plugins.
     span: fn(&SandboxPlan) -> Option<&'static str>,
-    /// Where a test makes the daemon fail before it.
+    /// Its fault point: a test makes the daemon fail there, before the phase.
     fault: fn() -> BoxFuture<'static, Result<(), Fired>>,
     enter: for<'a> fn(&'a Arc<Pods>, &'a Arc<Pod>, &'a SandboxPlan) -> Step<'a>,
     /// Idempotent, but for the hook.
@@ -257,7 +257,7 @@ pub async fn undo_all(cx: &Pods, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// What could not be undone needs its record: Stop and Remove, or the next daemon, go on from there.
+/// A failed undo needs the record: Stop and Remove, or the next daemon, resume there.
 async fn delete_record(pod: &Pod) -> Result<()> {
     if pod.cell.get().failed_step.is_none() {
         pod.cell.delete().await?;
@@ -299,7 +299,7 @@ fn shares_pid(plan: &SandboxPlan) -> bool {
     plan.pid == PidSharing::Pod
 }
 
-/// That plugins are asked is on record before they are.
+/// The record has the mark before plugins are called.
 async fn run_hook(cx: &Pods, pod: &Pod) -> Result<()> {
     let hooks = &cx.notices.hooks;
     if hooks.enabled() {

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::trace::{Action, EventLog};
 
-/// Applies what an answer to an event of this container wants of others: evictions first, since they are not awaited. A
-/// failure goes to the event log, under this pod and container, and to the plugins that asked.
+/// Applies the changes to other containers in an answer to an event of this container: evictions first, since they are
+/// not awaited. A failure is recorded under this pod and container, and sent to the plugins that requested the change.
 pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEffects) {
     let mut all_failed = Vec::new();
     for ContainerEviction {
