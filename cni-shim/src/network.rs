@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attachments::{Attachments, Choice, log_undo};
-use crate::bridge::{BridgeError, Wanted, unplug_name};
+use crate::bridge::{BridgeError, unplug_name};
 use crate::cni::{NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
@@ -46,7 +46,7 @@ impl Network {
         match self.attachments.choose().await? {
             Choice::Cni(list) => self.attachments.cni.status(&list).await,
             Choice::Bridge => self
-                .blocking(|all| Ok(all.bridge()?.status().map(drop)?))
+                .blocking(|all| Ok(all.bridge()?.status()?))
                 .await
                 .map_err(not_ready),
         }
@@ -65,10 +65,8 @@ impl Network {
             Choice::Cni(list) => self.attachments.attach_by_cni(&list, &attach).await?,
             Choice::Bridge => {
                 let attach = attach.clone();
-                self.blocking(move |all| {
-                    all.attach_to_bridge(&Wanted::of(&attach).map_err(BridgeError::Bandwidth)?)
-                })
-                .await?
+                self.blocking(move |all| all.attach_to_bridge(&attach))
+                    .await?
             }
         };
         if attach.sysctls.is_empty() {

@@ -36,7 +36,7 @@ const TC_ACT_STOLEN: i32 = 4;
 const TCA_EGRESS_REDIR: i32 = 1;
 const ETH_P_ALL: u16 = 3;
 
-/// What may be sent at once where nobody says: as much as the rate gives in this time, but whole large packets.
+/// What may be sent at once: as much as the rate gives in this time, but whole large packets.
 const BURST_FRACTION: u64 = 20;
 const BURST_MIN: u64 = 64 << 10;
 /// What may wait, beyond a burst: as much as the rate gives in this time.
@@ -51,14 +51,10 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Of a rate in bits per second, and a burst in bits that is 0 if the rate decides.
-    pub(crate) fn new(rate: u64, burst: u64) -> Self {
+    /// Of a rate in bits per second.
+    pub(crate) fn new(rate: u64) -> Self {
         let rate = (rate / 8).max(1);
-        let burst = match burst / 8 {
-            0 => (rate / BURST_FRACTION).max(BURST_MIN),
-            // Less lets no packet pass.
-            given => given.max(BURST_MIN),
-        };
+        let burst = (rate / BURST_FRACTION).max(BURST_MIN);
         let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         Self {
             rate,
@@ -143,21 +139,16 @@ mod tests {
 
     #[test]
     fn a_bucket_lets_a_whole_packet_pass_and_grows_with_the_rate() {
-        let slow = Bucket::new(1_000, 0);
+        let slow = Bucket::new(1_000);
         assert_eq!((slow.rate, slow.burst), (125, 65_536));
-        let fast = Bucket::new(8_000_000_000, 0);
+        let fast = Bucket::new(8_000_000_000);
         assert_eq!((fast.rate, fast.burst), (1_000_000_000, 50_000_000));
-        assert_eq!(Bucket::new(8_000_000, 8).burst, 65_536);
-        assert_eq!(
-            Bucket::new(8_000_000, u64::from(u32::MAX)).burst,
-            536_870_911
-        );
     }
 
     proptest! {
         #[test]
-        fn no_rate_overflows(rate: u64, burst: u64) {
-            let bucket = Bucket::new(rate, burst);
+        fn no_rate_overflows(rate: u64) {
+            let bucket = Bucket::new(rate);
             prop_assert!(bucket.limit >= bucket.burst && bucket.rate > 0);
         }
     }

@@ -12,6 +12,7 @@ use crate::netlink::{Family, Socket};
 use crate::record::OnBridge;
 use crate::route;
 use crate::tc;
+use crate::types::INTERFACE;
 
 impl Bridge {
     /// What differs, a line each; empty if nothing does.
@@ -22,7 +23,7 @@ impl Bridge {
     ) -> Result<Vec<String>, BridgeError> {
         let (mut differs, gateways) = {
             let mut state = self.state();
-            let gateways = state.ways_out(endpoint);
+            let gateways = state.gateways();
             let mut differs = check_node(&mut state.route, &self.config.name, endpoint)?;
             differs.extend(state.firewall.missing(endpoint)?);
             (differs, gateways)
@@ -82,20 +83,19 @@ fn check_node(
 
 /// On a thread inside the pod's network namespace.
 fn check_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, BridgeError> {
-    let interface = &endpoint.interface;
     let mut socket = Socket::open(Family::Route)?;
-    let Some(link) = link::find(&mut socket, interface)? else {
-        return Ok(vec![format!("the pod has no {interface}")]);
+    let Some(link) = link::find(&mut socket, INTERFACE)? else {
+        return Ok(vec![format!("the pod has no {INTERFACE}")]);
     };
     let mut differs = Vec::new();
     if !link.up {
-        differs.push(format!("{interface} of the pod is down"));
+        differs.push(format!("{INTERFACE} of the pod is down"));
     }
     if let Some(mac) = endpoint.ips().next().map(Mac::of)
         && link.address != mac.0
     {
         differs.push(format!(
-            "{interface} of the pod has not hardware address {mac}"
+            "{INTERFACE} of the pod has not hardware address {mac}"
         ));
     }
     let addresses = link::addresses(&mut socket, link.index)?;
@@ -104,7 +104,7 @@ fn check_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<Vec<String>, Br
         .iter()
         .filter(|one| !addresses.contains(one))
     {
-        differs.push(format!("{interface} of the pod lacks address {address}"));
+        differs.push(format!("{INTERFACE} of the pod lacks address {address}"));
     }
     let ways_out = route::default_gateways(&mut socket, link.index)?;
     for gateway in gateways.iter().filter(|one| !ways_out.contains(one)) {

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 /// The versions of the specification that are spoken, oldest first.
-pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-pub(crate) const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// A configuration file larger than this is refused.
 pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
@@ -211,7 +210,7 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
 }
 
 /// A network's name becomes a part of paths.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), String> {
     if is_name(name) {
         return Ok(());
     }

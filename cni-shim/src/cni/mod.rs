@@ -39,14 +39,12 @@ use cache::{Cache, Entry};
 use confdir::ConfDir;
 pub(crate) use confdir::Found;
 pub(crate) use conflist::ConfList;
-use conflist::Plugin;
-pub(crate) use conflist::{NAME_MAX, NEWEST, VERSIONS, Version, check_name, is_name, shorten};
+pub(crate) use conflist::{NAME_MAX, is_name};
+use conflist::{Plugin, Version};
 pub use error::CniError;
-use invoke::Call;
-pub(crate) use invoke::Verb;
+use invoke::{Call, Verb};
 pub(crate) use patience::Patience;
 use readiness::Readiness;
-pub(crate) use result::{name_families, one_address};
 use target::Target;
 
 /// Longest a DEL or a GC may take (CRI-518).
