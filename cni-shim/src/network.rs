@@ -1,4 +1,4 @@
-//! The face to the network of all sandboxes: attach, detach, check. Which backend a sandbox gets, and each effect in its
+//! The face to the network of all sandboxes: attach and detach. Which backend a sandbox gets, and each effect in its
 //! order with the record, is in `attachments.rs`.
 //!
 //! ```text
@@ -166,31 +166,6 @@ impl Network {
             }
         }
         undone
-    }
-
-    /// Asks whether a sandbox's network is as it was made (CRI-515); `None` if so, or why nobody could be asked.
-    pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
-        check_id(sandbox_id)?;
-        let _turn = self.turns.wait(sandbox_id).await;
-        let (netns, endpoint) = match self.attachments.recorded(sandbox_id) {
-            None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
-            Some((netns, Backend::Bridge(endpoint))) => {
-                let differs =
-                    self.blocking(move |all| Ok(all.bridge()?.check(&netns, &endpoint)?));
-                return match differs.await? {
-                    lines if lines.is_empty() => Ok(None),
-                    lines => Err(BridgeError::Differs(lines).into()),
-                };
-            }
-            Some((netns, Backend::Cni(endpoint))) => (netns, endpoint),
-        };
-        let _shared = self.attachments.collecting.read().await;
-        let _permit = self.attachments.permits.acquire().await;
-        Ok(self
-            .attachments
-            .cni
-            .check(sandbox_id, &netns, &endpoint)
-            .await?)
     }
 
     /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,

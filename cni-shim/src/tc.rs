@@ -7,18 +7,15 @@
 //! A queue works on what a link sends only, so what comes in is sent through a device that does nothing else. The
 //! pod's own end would need neither, but is the pod's to change.
 
-use crate::link::text;
-use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
+use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE};
 
 const RTM_NEWQDISC: u16 = 36;
-const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS_HANDLE: u32 = 0xffff_0000;
-const TCMSG: usize = 20;
 const ADD: u16 = NLM_F_CREATE | NLM_F_REPLACE;
 
 const TCA_TBF_PARMS: u16 = 1;
@@ -116,14 +113,6 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
         .nest(TCA_OPTIONS, options);
     let step = format!("redirect what {name} receives (u32, mirred)");
     [queue, Message::new(RTM_NEWTFILTER, ADD, step, filter)]
-}
-
-/// The kinds of the queues of a link.
-pub(crate) fn queues(socket: &mut Socket, link: u32) -> Result<Vec<String>, NetlinkError> {
-    let replies = socket.dump(RTM_GETQDISC, "list queues", tcmsg(link, 0, 0, 0))?;
-    let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWQDISC && reply.word(4) == link;
-    let kind = |reply: &Reply| reply.attribute(TCMSG, TCA_KIND).map(text);
-    Ok(replies.iter().filter(is_of_link).filter_map(kind).collect())
 }
 
 /// `struct tcmsg`.

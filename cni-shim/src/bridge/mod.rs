@@ -9,7 +9,6 @@
 //! Nothing is forked and one rtnetlink socket serves all pods. `attachments.rs` owns the order above; this module owns
 //! the links and the pools. All functions block for about a millisecond: not for an async thread.
 
-mod check;
 mod error;
 mod ipam;
 mod limits;

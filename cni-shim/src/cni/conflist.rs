@@ -42,7 +42,6 @@ impl Version {
 pub(crate) struct ConfList {
     pub(crate) version: Version,
     pub(crate) name: String,
-    pub(crate) disable_check: bool,
     pub(crate) disable_gc: bool,
     /// Whether files beside the list may add plugins.
     pub(crate) inlined_only: bool,
@@ -91,7 +90,6 @@ impl ConfList {
         Ok(Self {
             version: version(map)?,
             name: name.to_owned(),
-            disable_check: boolean(map, "disableCheck")?,
             disable_gc: boolean(map, "disableGC")?,
             inlined_only: boolean(map, "loadOnlyInlinedPlugins")?,
             plugins,
@@ -114,7 +112,6 @@ impl ConfList {
         serde_json::json!({
             "cniVersion": self.version.as_str(),
             "name": self.name,
-            "disableCheck": self.disable_check,
             "disableGC": self.disable_gc,
             "loadOnlyInlinedPlugins": true,
             "plugins": plugins,
@@ -336,7 +333,7 @@ mod tests {
             Just("cniVersion".to_owned()),
             Just("cniVersions".to_owned()),
             Just("capabilities".to_owned()),
-            Just("disableCheck".to_owned()),
+            Just("disableGC".to_owned()),
             "[a-z]{1,6}",
         ];
         leaf.prop_recursive(4, 64, 6, move |inner| {

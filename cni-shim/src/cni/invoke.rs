@@ -45,7 +45,6 @@ const VARIABLES: [&str; 6] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
-    Check,
     Del,
     Status,
     Gc,
@@ -55,7 +54,6 @@ impl Verb {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
-            Verb::Check => "CHECK",
             Verb::Del => "DEL",
             Verb::Status => "STATUS",
             Verb::Gc => "GC",

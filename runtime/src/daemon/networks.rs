@@ -1,19 +1,15 @@
-//! The networks of pods, for `cairn network`: what is recorded, whether it is still so, and what is of no pod.
+//! The networks of pods, for `cairn network`: what is recorded, and what is of no pod.
 
 use std::{collections::HashSet, sync::Arc};
 
 use cni_shim::{Attached, Leftover, Network};
-use futures_util::{StreamExt as _, stream};
-use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
+use proto_cairn::v1::{CollectedNetwork, HostPort, PodNetwork};
 
 use crate::pod::{
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Result},
     record::PodPhase,
     registry::Registry,
 };
-
-/// Pods that are checked at a time.
-const AT_ONCE: usize = 8;
 
 pub struct Networks {
     pub network: Arc<Network>,
@@ -41,50 +37,6 @@ impl Networks {
         }));
         listed.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
         Ok(listed)
-    }
-
-    /// Of `pods`, by id or unique prefix, or of all that have a network of their own.
-    ///
-    /// # Errors
-    /// One of `pods` is none, or has no network of its own.
-    pub async fn check(&self, pods: &[String]) -> Result<Vec<CheckedNetwork>> {
-        let mut attached = self.network.list().await.step("list networks")?;
-        if !pods.is_empty() {
-            let mut wanted = HashSet::new();
-            for pod in pods {
-                let id = self.registry.pod(pod)?.id.clone();
-                if !attached.iter().any(|one| one.sandbox_id == id) {
-                    let text = format!("pod {} has no network of its own", self.name(&id));
-                    return Err(Error::invalid(text));
-                }
-                wanted.insert(id);
-            }
-            attached.retain(|one| wanted.contains(&one.sandbox_id));
-        }
-        let checks = attached.into_iter().map(|one| self.check_one(one));
-        let mut checked: Vec<_> = stream::iter(checks).buffered(AT_ONCE).collect().await;
-        checked.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
-        Ok(checked)
-    }
-
-    async fn check_one(&self, attached: Attached) -> CheckedNetwork {
-        let answer = match attached.problem {
-            Some(problem) => Err(problem),
-            None => {
-                let answer = self.network.check(&attached.sandbox_id).await;
-                answer.map_err(|error| error.to_string().replace(['\n', '\r'], " "))
-            }
-        };
-        CheckedNetwork {
-            name: self.name(&attached.sandbox_id),
-            pod: attached.sandbox_id,
-            network: attached.network,
-            not_asked: answer
-                .as_ref()
-                .map_or("", |why| why.unwrap_or(""))
-                .to_owned(),
-            problem: answer.err().unwrap_or_default(),
-        }
     }
 
     /// What is of no pod, and, unless it is only to `look`, whether it is gone now.
