@@ -266,9 +266,6 @@ pub struct Timeline {
     /// Draw a page for a browser into this file, whole or not at all.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
     pub html: Option<PathBuf>,
-    /// Write the lanes as trace events, for ui.perfetto.dev.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
-    pub perfetto: Option<PathBuf>,
     /// Events as --json prints them, or a file of the event log ("-" reads standard input); no daemon is asked.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "connect"])]
     pub from: Option<PathBuf>,
