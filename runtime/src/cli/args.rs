@@ -198,19 +198,15 @@ fails    no pod can be made, or none that needs what the line is about: exit cod
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mirrors and certificates of registries are the daemon's: hosts.toml files in image.registry_config_dir. Credentials go to the
-image's registry and its token service only, and into no log. --creds can be seen in the list of processes; --authfile
-cannot.
+image's registry and its token service only, and into no log. --creds can be seen in the list of processes.
 
 A pull that another client waits for too goes on when this one is given up.")]
 pub struct ImagePull {
     /// A reference, such as registry.k8s.io/pause:3.10 or busybox@sha256:...
     pub image: String,
     /// Credentials for its registry.
-    #[arg(long, value_name = "USER:PASSWORD", conflicts_with = "authfile")]
+    #[arg(long, value_name = "USER:PASSWORD")]
     pub creds: Option<String>,
-    /// A docker config.json with credentials (docker login, podman login); helpers that it names are not run.
-    #[arg(long, value_name = "FILE")]
-    pub authfile: Option<PathBuf>,
     #[command(flatten)]
     pub connect: Connect,
 }
