@@ -95,7 +95,6 @@ impl Config {
             ("path_timeout", file.path_timeout),
             ("nri.registration_timeout", file.nri.registration_timeout),
             ("nri.request_timeout", file.nri.request_timeout),
-            ("nri.sync_timeout", file.nri.sync_timeout),
             ("stream.idle_timeout", file.stream.idle_timeout),
         ] {
             if value.is_zero() {

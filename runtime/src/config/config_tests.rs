@@ -22,7 +22,7 @@ fn every_key_of_the_default_is_printed() {
     for (table, expected) in [
         ("container", 10),
         ("network", 12),
-        ("nri", 22),
+        ("nri", 16),
         ("image", 11),
         ("trace", 2),
         ("tracing", 2),
