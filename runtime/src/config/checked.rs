@@ -165,12 +165,6 @@ fn check_network(network: &Network) -> Result<(), Error> {
             format!("\"{name}\": invalid interface name (up to 15 bytes, no slash, no blank)"),
         );
     }
-    if !(1..=1024).contains(&network.cni_parallel) {
-        return refuse(
-            "network.cni_parallel",
-            format!("{} must be from 1 to 1024", network.cni_parallel),
-        );
-    }
     if !matches!(network.mtu, 0 | 1280..=65_535) {
         return refuse(
             "network.mtu",

@@ -10,12 +10,27 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+/// Layers that are fetched at a time from one host, and in all: more, or one host would hold up all others.
+pub const LAYERS_PER_HOST: usize = 4;
+const LAYERS: usize = 32;
+
 /// How many turns there are at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub all: usize,
     pub host: usize,
     pub image: usize,
+}
+
+impl Bounds {
+    /// With so many layers of one image at a time.
+    pub fn of(image: usize) -> Self {
+        Self {
+            all: LAYERS,
+            host: LAYERS_PER_HOST,
+            image,
+        }
+    }
 }
 
 pub(super) struct Turns {
