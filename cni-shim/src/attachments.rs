@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{RwLock, Semaphore};
 use tokio::time::Instant;
 
-use crate::bridge::{Bridge, BridgeError, Wanted, unplug};
+use crate::bridge::{Bridge, BridgeError, unplug};
 use crate::cni::{Cni, CniError, ConfList, DEL_TIMEOUT, Found, Patience, Tolerate};
 use crate::error::NetworkError;
 use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
@@ -89,10 +89,10 @@ impl Attachments {
         })
     }
 
-    pub(crate) fn attach_to_bridge(&self, wanted: &Wanted<'_>) -> Result<Attachment, NetworkError> {
+    pub(crate) fn attach_to_bridge(&self, attach: &Attach) -> Result<Attachment, NetworkError> {
         let bridge = self.bridge()?;
-        let (id, netns) = (wanted.sandbox_id, wanted.netns);
-        let endpoint = bridge.reserve(wanted)?;
+        let (id, netns) = (&attach.sandbox_id, &attach.netns);
+        let endpoint = bridge.reserve(attach)?;
         let record = Record::new(id, netns, Backend::Bridge(endpoint.clone()));
         if let Err(error) = self.remember(&record) {
             bridge.release(id, &endpoint);

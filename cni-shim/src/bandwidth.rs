@@ -3,33 +3,23 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// Limits outside of 1k to 1P bits per second are refused, as by peers.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 
-/// In bits per second, and bits; 0 is none. Some runtimes ask with keys in capitals: Go reads them either way.
+/// In bits per second; 0 is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Limits {
-    #[serde(alias = "IngressRate", skip_serializing_if = "is_zero")]
     pub(crate) ingress_rate: u64,
-    #[serde(alias = "IngressBurst", skip_serializing_if = "is_zero")]
-    pub(crate) ingress_burst: u64,
-    #[serde(alias = "EgressRate", skip_serializing_if = "is_zero")]
     pub(crate) egress_rate: u64,
-    #[serde(alias = "EgressBurst", skip_serializing_if = "is_zero")]
-    pub(crate) egress_burst: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl Limits {
-    /// What a pod's annotations ask for, without bursts; `None` if they do not speak of it.
+    /// What a pod's annotations ask for; `None` if they do not speak of it.
     pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
         let rate = |annotation: &str| {
             let Some(text) = annotations.get(annotation) else {
@@ -43,24 +33,23 @@ impl Limits {
         let limits = Self {
             ingress_rate: rate(INGRESS)?,
             egress_rate: rate(EGRESS)?,
-            ..Self::default()
         };
-        Ok(limits.any())
+        Ok((limits != Self::default()).then_some(limits))
     }
 
-    /// `None` if nothing is limited.
-    pub(crate) fn any(self) -> Option<Self> {
-        (self.ingress_rate > 0 || self.egress_rate > 0).then_some(self)
-    }
-
-    /// As other runtimes ask plugins for them: a burst that is no limit.
-    pub(crate) fn for_plugins(self) -> Self {
-        let burst = |rate: u64| if rate > 0 { u32::MAX.into() } else { 0 };
-        Self {
-            ingress_burst: burst(self.ingress_rate),
-            egress_burst: burst(self.egress_rate),
-            ..self
+    /// As other runtimes ask plugins for them: with a burst that limits nothing.
+    pub(crate) fn for_plugins(self) -> Value {
+        let of = |way: &str, rate: u64| {
+            let keys = [("Rate", rate), ("Burst", u32::MAX.into())];
+            keys.map(|(key, value)| (format!("{way}{key}"), Value::from(value)))
+        };
+        let mut asked = Map::new();
+        for (way, rate) in [("ingress", self.ingress_rate), ("egress", self.egress_rate)] {
+            if rate > 0 {
+                asked.extend(of(way, rate));
+            }
         }
+        Value::Object(asked)
     }
 }
 
@@ -163,7 +152,7 @@ mod tests {
         assert!(hostile.len() < 300 && !hostile.contains('\n'), "{hostile}");
         let limits = with("1M").expect("is valid").expect("is one");
         assert_eq!(
-            serde_json::to_value(limits.for_plugins()).expect("json"),
+            limits.for_plugins(),
             serde_json::json!({"egressRate": 1_000_000, "egressBurst": u32::MAX})
         );
         assert_eq!(Limits::of(&BTreeMap::new()), Ok(None));

@@ -8,7 +8,7 @@ use crate::attachments::Choice;
 use crate::error::NetworkError;
 use crate::network::Network;
 use crate::record::{Backend, Record};
-use crate::types::PortMapping;
+use crate::types::{INTERFACE, PortMapping};
 
 /// Also by this [`crate::Network::collect`] knows what it has to abandon.
 const UNREADABLE: &str = "unreadable record";
@@ -57,7 +57,7 @@ impl Network {
                     Backend::Bridge(endpoint) => Attached {
                         network: bridge.to_owned(),
                         addresses: texts(endpoint.ips()),
-                        interface: endpoint.interface,
+                        interface: INTERFACE.to_owned(),
                         ports: endpoint.ports,
                         ..named
                     },

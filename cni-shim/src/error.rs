@@ -17,8 +17,6 @@ pub enum NetworkError {
     SandboxId(String),
     #[error("sandbox {0} is already attached")]
     AlreadyAttached(String),
-    #[error("sandbox {0} is not attached")]
-    NotAttached(String),
     #[error("attachment record {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
     #[error(transparent)]

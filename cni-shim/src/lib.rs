@@ -15,7 +15,6 @@ pub mod namespaces;
 mod netlink;
 mod network;
 mod nft;
-pub mod program;
 mod record;
 mod route;
 mod tc;

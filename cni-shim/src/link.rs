@@ -59,10 +59,6 @@ pub struct Link {
     pub kind: String,
     pub up: bool,
     pub counters: Counters,
-    /// Index of the bridge it is a port of, or 0.
-    pub(crate) master: u32,
-    /// Its hardware address.
-    pub(crate) address: Vec<u8>,
 }
 
 /// A link's traffic since it was made.
@@ -241,10 +237,6 @@ fn links(replies: &[Reply]) -> impl Iterator<Item = Link> {
             for (kind, value) in reply.attributes(IFINFO) {
                 match kind {
                     IFLA_IFNAME => link.name = text(value),
-                    IFLA_ADDRESS => link.address = value.to_vec(),
-                    IFLA_MASTER => {
-                        link.master = value.try_into().map_or(0, u32::from_ne_bytes);
-                    }
                     IFLA_STATS64 => link.counters = Counters::parse(value),
                     IFLA_LINKINFO => {
                         let kind = netlink::attribute(value, IFLA_INFO_KIND);

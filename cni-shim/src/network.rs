@@ -1,4 +1,4 @@
-//! The face to the network of all sandboxes: attach, detach, check. Which backend a sandbox gets, and each effect in its
+//! The face to the network of all sandboxes: attach and detach. Which backend a sandbox gets, and each effect in its
 //! order with the record, is in `attachments.rs`.
 //!
 //! ```text
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attachments::{Attachments, Choice, log_undo};
-use crate::bridge::{BridgeError, Wanted, unplug_name};
+use crate::bridge::{BridgeError, unplug_name};
 use crate::cni::{NAME_MAX, Tolerate, is_name};
 use crate::error::NetworkError;
 use crate::namespaces::set_interface_sysctls;
@@ -46,7 +46,7 @@ impl Network {
         match self.attachments.choose().await? {
             Choice::Cni(list) => self.attachments.cni.status(&list).await,
             Choice::Bridge => self
-                .blocking(|all| Ok(all.bridge()?.status().map(drop)?))
+                .blocking(|all| Ok(all.bridge()?.status()?))
                 .await
                 .map_err(not_ready),
         }
@@ -65,10 +65,8 @@ impl Network {
             Choice::Cni(list) => self.attachments.attach_by_cni(&list, &attach).await?,
             Choice::Bridge => {
                 let attach = attach.clone();
-                self.blocking(move |all| {
-                    all.attach_to_bridge(&Wanted::of(&attach).map_err(BridgeError::Bandwidth)?)
-                })
-                .await?
+                self.blocking(move |all| all.attach_to_bridge(&attach))
+                    .await?
             }
         };
         if attach.sysctls.is_empty() {
@@ -169,31 +167,6 @@ impl Network {
             }
         }
         undone
-    }
-
-    /// Asks whether a sandbox's network is as it was made (CRI-515); `None` if so, or why nobody could be asked.
-    pub async fn check(&self, sandbox_id: &str) -> Result<Option<&'static str>, NetworkError> {
-        check_id(sandbox_id)?;
-        let _turn = self.turns.wait(sandbox_id).await;
-        let (netns, endpoint) = match self.attachments.recorded(sandbox_id) {
-            None => return Err(NetworkError::NotAttached(sandbox_id.to_owned())),
-            Some((netns, Backend::Bridge(endpoint))) => {
-                let differs =
-                    self.blocking(move |all| Ok(all.bridge()?.check(&netns, &endpoint)?));
-                return match differs.await? {
-                    lines if lines.is_empty() => Ok(None),
-                    lines => Err(BridgeError::Differs(lines).into()),
-                };
-            }
-            Some((netns, Backend::Cni(endpoint))) => (netns, endpoint),
-        };
-        let _shared = self.attachments.collecting.read().await;
-        let _permit = self.attachments.permits.acquire().await;
-        Ok(self
-            .attachments
-            .cni
-            .check(sandbox_id, &netns, &endpoint)
-            .await?)
     }
 
     /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,

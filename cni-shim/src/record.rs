@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
 use crate::file::{self, gone};
-use crate::types::{INTERFACE, PortMapping};
+use crate::types::PortMapping;
 
 const SCHEMA: u32 = 1;
 const RECORD_MAX: u64 = 4 << 20;
@@ -60,15 +60,8 @@ pub(crate) struct OnBridge {
     pub(crate) veth: String,
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) ports: Vec<PortMapping>,
-    /// In the pod.
-    #[serde(default = "usual_interface")]
-    pub(crate) interface: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limits: Option<Limits>,
-}
-
-fn usual_interface() -> String {
-    INTERFACE.to_owned()
 }
 
 /// An endpoint that CNI plugins made: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
@@ -226,7 +219,6 @@ mod tests {
             veth: "veth0".into(),
             addresses,
             ports: Vec::new(),
-            interface: INTERFACE.into(),
             limits: None,
         };
         Record::new(id, Path::new("/run/x/net"), Backend::Bridge(endpoint))

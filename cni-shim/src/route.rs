@@ -1,15 +1,14 @@
-//! Routes, as messages to build and answers to read: who sends them, and in which network namespace, is the caller's business.
+//! Routes, as messages to build: who sends them, and in which network namespace, is the caller's business.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use rustix::io::Errno;
 
-use crate::addr::{ip_bytes, ip_from};
+use crate::addr::ip_bytes;
 use crate::link::{AF_INET, AF_INET6};
-use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
+use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE};
 
 const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -22,26 +21,6 @@ const RTN_LOCAL: u8 = 2;
 const RTMSG: usize = 12;
 /// After the loopback device's own route, which is the one for what is sent.
 const AFTER_LOOPBACK: u32 = 4096;
-
-/// The routers of the default routes by one link.
-pub(crate) fn default_gateways(
-    socket: &mut Socket,
-    index: u32,
-) -> Result<Vec<IpAddr>, NetlinkError> {
-    let replies = socket.dump(RTM_GETROUTE, "list routes", Attrs::after(&[0; RTMSG]))?;
-    // The length of the destination's prefix, and the table.
-    let default = replies.iter().filter(|reply| {
-        reply.kind == RTM_NEWROUTE
-            && reply.body.get(1) == Some(&0)
-            && reply.body.get(4) == Some(&RT_TABLE_MAIN)
-    });
-    let gateway = |reply: &Reply| {
-        let by = reply.attribute(RTMSG, RTA_OIF)?;
-        let gateway = reply.attribute(RTMSG, RTA_GATEWAY)?;
-        (by == index.to_ne_bytes()).then(|| ip_from(gateway))?
-    };
-    Ok(default.filter_map(gateway).collect())
-}
 
 /// The default route through `gateway` on a link.
 pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {

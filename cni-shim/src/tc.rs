@@ -7,18 +7,15 @@
 //! A queue works on what a link sends only, so what comes in is sent through a device that does nothing else. The
 //! pod's own end would need neither, but is the pod's to change.
 
-use crate::link::text;
-use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
+use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE};
 
 const RTM_NEWQDISC: u16 = 36;
-const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS_HANDLE: u32 = 0xffff_0000;
-const TCMSG: usize = 20;
 const ADD: u16 = NLM_F_CREATE | NLM_F_REPLACE;
 
 const TCA_TBF_PARMS: u16 = 1;
@@ -36,7 +33,7 @@ const TC_ACT_STOLEN: i32 = 4;
 const TCA_EGRESS_REDIR: i32 = 1;
 const ETH_P_ALL: u16 = 3;
 
-/// What may be sent at once where nobody says: as much as the rate gives in this time, but whole large packets.
+/// What may be sent at once: as much as the rate gives in this time, but whole large packets.
 const BURST_FRACTION: u64 = 20;
 const BURST_MIN: u64 = 64 << 10;
 /// What may wait, beyond a burst: as much as the rate gives in this time.
@@ -51,14 +48,10 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Of a rate in bits per second, and a burst in bits that is 0 if the rate decides.
-    pub(crate) fn new(rate: u64, burst: u64) -> Self {
+    /// Of a rate in bits per second.
+    pub(crate) fn new(rate: u64) -> Self {
         let rate = (rate / 8).max(1);
-        let burst = match burst / 8 {
-            0 => (rate / BURST_FRACTION).max(BURST_MIN),
-            // Less lets no packet pass.
-            given => given.max(BURST_MIN),
-        };
+        let burst = (rate / BURST_FRACTION).max(BURST_MIN);
         let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         Self {
             rate,
@@ -122,14 +115,6 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     [queue, Message::new(RTM_NEWTFILTER, ADD, step, filter)]
 }
 
-/// The kinds of the queues of a link.
-pub(crate) fn queues(socket: &mut Socket, link: u32) -> Result<Vec<String>, NetlinkError> {
-    let replies = socket.dump(RTM_GETQDISC, "list queues", tcmsg(link, 0, 0, 0))?;
-    let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWQDISC && reply.word(4) == link;
-    let kind = |reply: &Reply| reply.attribute(TCMSG, TCA_KIND).map(text);
-    Ok(replies.iter().filter(is_of_link).filter_map(kind).collect())
-}
-
 /// `struct tcmsg`.
 fn tcmsg(link: u32, handle: u32, parent: u32, info: u32) -> Attrs {
     let words = [0, link, handle, parent, info].map(u32::to_ne_bytes);
@@ -143,21 +128,16 @@ mod tests {
 
     #[test]
     fn a_bucket_lets_a_whole_packet_pass_and_grows_with_the_rate() {
-        let slow = Bucket::new(1_000, 0);
+        let slow = Bucket::new(1_000);
         assert_eq!((slow.rate, slow.burst), (125, 65_536));
-        let fast = Bucket::new(8_000_000_000, 0);
+        let fast = Bucket::new(8_000_000_000);
         assert_eq!((fast.rate, fast.burst), (1_000_000_000, 50_000_000));
-        assert_eq!(Bucket::new(8_000_000, 8).burst, 65_536);
-        assert_eq!(
-            Bucket::new(8_000_000, u64::from(u32::MAX)).burst,
-            536_870_911
-        );
     }
 
     proptest! {
         #[test]
-        fn no_rate_overflows(rate: u64, burst: u64) {
-            let bucket = Bucket::new(rate, burst);
+        fn no_rate_overflows(rate: u64) {
+            let bucket = Bucket::new(rate);
             prop_assert!(bucket.limit >= bucket.burst && bucket.rate > 0);
         }
     }

@@ -81,16 +81,11 @@ fn real_plugins_of_every_version_give_an_address_and_a_host_port_and_take_them_b
                         .starts_with("hello")
                 );
                 echo.join().expect("ends");
-                network.check("one").await.expect("is as it was made");
                 let cached = fs::read(dir.join("cache/results/real-one-eth0")).expect("is cached");
                 let cached: Value = serde_json::from_slice(&cached).expect("is JSON");
                 assert_eq!(cached["kind"], "cniCacheV1");
                 assert_eq!(cached["result"], attached.result);
 
-                in_pod(&pod, "ip addr flush dev eth0");
-                if version != "0.3.1" {
-                    network.check("one").await.expect_err("the address is gone");
-                }
                 network.detach("one").await.expect("detaches");
                 network.detach("one").await.expect("again is no error");
                 unpin(&pin_dir(&dir, "one")).expect("unpins");

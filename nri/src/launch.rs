@@ -1,7 +1,7 @@
 //! Pre-installed plugins: those of this process and those of the plugin directory, from their start
 //! to the one cut they all share, and the return of those that die.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     net::UnixStream,
@@ -21,7 +21,7 @@ use crate::{
     settings::Restart,
     shared::{Shared, unknown},
     wire::{
-        discover::{self, Found, LeftOut},
+        discover::{self, Found},
         error::TransportError,
         process,
     },
@@ -40,8 +40,6 @@ pub enum StartError {
     Transport(#[from] TransportError),
     #[error("in-process plugin {id}: {cause}")]
     InProcess { id: PluginId, cause: String },
-    #[error("plugin {}: {why}", file.display())]
-    PluginFile { file: PathBuf, why: String },
     #[error("no source given: plugins cannot be synchronized")]
     NoSource,
     #[error("the runtime's name and version are needed: plugins are told them")]
@@ -72,11 +70,6 @@ impl Shared {
         let trusted = self.settings.trusted_files_only;
         let wasm_host = self.settings.wasm_host.as_deref();
         let (found, left_out) = discover::discover(dir, config_dir, wasm_host, trusted)?;
-        if self.settings.strict_plugin_dir
-            && let Some(LeftOut { file, why }) = left_out.first().cloned()
-        {
-            return Err(StartError::PluginFile { file, why });
-        }
         for left in left_out {
             let reason = format!("{}: {}", left.file.display(), left.why);
             self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });

@@ -228,11 +228,6 @@ pub struct Settings {
     pub wasm_host: Option<PathBuf>,
     /// Plugin files and their directory must belong to root or to us and not be writable by others.
     pub trusted_files_only: bool,
-    /// A file of the plugin directory that cannot be used, or whose configuration cannot be read, ends the
-    /// start, as in Go. Else it is left out, by name.
-    pub strict_plugin_dir: bool,
-    /// Plugins that may connect, `10-name` or `name`; none: all. Launched ones are in their directory by right.
-    pub allowed_plugins: Vec<String>,
     /// At the start; [`Adaptation::set_timeouts`](crate::Adaptation::set_timeouts) changes them.
     pub timeouts: Timeouts,
     /// By id, `10-name`.
@@ -263,8 +258,6 @@ impl Default for Settings {
             plugin_config_dir: Some(DEFAULT_PLUGIN_CONFIG_DIR.into()),
             wasm_host: None,
             trusted_files_only: true,
-            strict_plugin_dir: false,
-            allowed_plugins: Vec::new(),
             timeouts: Timeouts::default(),
             plugins: BTreeMap::new(),
             other_plugins: PluginSettings::default(),
@@ -281,12 +274,6 @@ impl Settings {
     pub fn plugin(&self, id: &PluginId) -> PluginSettings {
         let own = self.plugins.get(id);
         own.unwrap_or(&self.other_plugins).clone()
-    }
-
-    /// Whether a plugin of this id may connect.
-    pub(crate) fn allows(&self, id: &PluginId) -> bool {
-        let named = |name: &String| *name == id.name || *name == id.to_string();
-        self.allowed_plugins.is_empty() || self.allowed_plugins.iter().any(named)
     }
 }
 

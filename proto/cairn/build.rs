@@ -1,13 +1,12 @@
 use std::error::Error;
 
 /// Commands print these as JSON, by the names of their fields.
-const PRINTED: [&str; 7] = [
+const PRINTED: [&str; 6] = [
     "Plugin",
     "HeldObject",
     "Directory",
     "PodNetwork",
     "HostPort",
-    "CheckedNetwork",
     "CollectedNetwork",
 ];
 

@@ -51,9 +51,6 @@ fn main() -> ExitCode {
             connect,
         }) => report(client(client::import(&connect, &file, name))),
         Command::Network(NetworkCommand::Ls(arguments)) => report(client(network::ls(arguments))),
-        Command::Network(NetworkCommand::Check(arguments)) => {
-            verdict(client(network::check(arguments)))
-        }
         Command::Network(NetworkCommand::Gc(arguments)) => verdict(client(network::gc(arguments))),
         Command::Ps(arguments) => report(client(ps::ps(arguments))),
         Command::Status(arguments) => verdict(client(status::status(arguments))),

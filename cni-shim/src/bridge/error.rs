@@ -21,9 +21,6 @@ pub enum BridgeError {
     Loopback6(String),
     #[error("{0}")]
     Bandwidth(String),
-    /// What a check found.
-    #[error("{}", .0.join("; "))]
-    Differs(Vec<String>),
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]

@@ -60,7 +60,12 @@ impl Pool {
 
     /// Hands out the next free address, with the subnet's prefix length.
     pub(crate) fn take(&mut self) -> Result<Cidr, PoolError> {
-        self.has_room()?;
+        let room = self.last - FIRST + 1;
+        let in_use = self.used.len();
+        if in_use as u128 >= room {
+            let subnet = self.subnet;
+            return Err(PoolError::Exhausted { subnet, in_use });
+        }
         // Ends after at most `used.len() + 1` steps, since one offset is free.
         while self.used.contains(&self.next) {
             self.advance();
@@ -69,18 +74,6 @@ impl Pool {
         self.used.insert(offset);
         self.advance();
         Ok(self.at(offset))
-    }
-
-    /// Whether there is an address to be had.
-    pub(crate) fn has_room(&self) -> Result<(), PoolError> {
-        let room = self.last - FIRST + 1;
-        match self.used.len() {
-            in_use if in_use as u128 >= room => Err(PoolError::Exhausted {
-                subnet: self.subnet,
-                in_use,
-            }),
-            _ => Ok(()),
-        }
     }
 
     /// Marks an address as in use: a record of an earlier run holds it.

@@ -28,11 +28,11 @@ impl State {
             }
         };
         if limits.ingress_rate > 0 {
-            let bucket = Bucket::new(limits.ingress_rate, limits.ingress_burst);
+            let bucket = Bucket::new(limits.ingress_rate);
             note("ingress", self.limit_ingress(&endpoint.veth, bucket));
         }
         if limits.egress_rate > 0 {
-            let bucket = Bucket::new(limits.egress_rate, limits.egress_burst);
+            let bucket = Bucket::new(limits.egress_rate);
             note("egress", self.limit_egress(&endpoint.veth, bucket));
         }
         failed

@@ -9,7 +9,6 @@
 //! Nothing is forked and one rtnetlink socket serves all pods. `attachments.rs` owns the order above; this module owns
 //! the links and the pools. All functions block for about a millisecond: not for an async thread.
 
-mod check;
 mod error;
 mod ipam;
 mod limits;
@@ -17,7 +16,7 @@ mod ports;
 mod state;
 mod unplug;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,30 +44,6 @@ use unplug::delete_link;
 
 /// The version of the result that is shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
-
-/// What a sandbox is to get.
-#[derive(Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) sandbox_id: &'a str,
-    pub(crate) netns: &'a Path,
-    pub(crate) interface: &'a str,
-    pub(crate) ports: Vec<PortMapping>,
-    pub(crate) limits: Option<Limits>,
-}
-
-impl<'a> Wanted<'a> {
-    /// The reason is of an annotation that limits nothing.
-    pub(crate) fn of(attach: &'a Attach) -> Result<Self, String> {
-        let ports = attach.port_mappings.iter().copied();
-        Ok(Self {
-            sandbox_id: &attach.sandbox_id,
-            netns: &attach.netns,
-            interface: INTERFACE,
-            ports: ports.filter(|port| port.host_port > 0).collect(),
-            limits: Limits::of(&attach.annotations)?,
-        })
-    }
-}
 
 /// One bridge and the pods on it.
 #[derive(Debug)]
@@ -114,51 +89,34 @@ impl Bridge {
         &self.config.name
     }
 
-    /// Makes sure the bridge, its addresses and rules are there, and answers its index; says why not.
-    pub(crate) fn status(&self) -> Result<u32, BridgeError> {
-        self.state().ensure(&self.config)
-    }
-
-    /// Takes the bridge of this index, if it is there, for one whose addresses and rules were made before.
-    pub(crate) fn assume(&self, index: Option<u32>) {
-        self.state().index = index;
-    }
-
-    /// Whether a pod could be connected: there is room, and no bridge of somebody else in the way. Makes nothing.
-    pub(crate) fn could_serve(&self) -> Result<(), BridgeError> {
-        let mut state = self.state();
-        state.look(&self.config)?;
-        Ok(state.pools.iter().try_for_each(ipam::Pool::has_room)?)
-    }
-
-    /// The names of the node's links.
-    pub(crate) fn links(&self) -> Result<HashSet<String>, BridgeError> {
-        let links = link::list(&mut self.state().route)?;
-        Ok(links.into_iter().map(|link| link.name).collect())
+    /// Makes sure the bridge, its addresses and rules are there; says why not.
+    pub(crate) fn status(&self) -> Result<(), BridgeError> {
+        self.state().ensure(&self.config).map(drop)
     }
 
     /// Sets addresses and host ports aside for a sandbox. No effect outside of memory.
-    pub(crate) fn reserve(&self, wanted: &Wanted<'_>) -> Result<OnBridge, BridgeError> {
+    pub(crate) fn reserve(&self, attach: &Attach) -> Result<OnBridge, BridgeError> {
+        let limits = Limits::of(&attach.annotations).map_err(BridgeError::Bandwidth)?;
+        let ports = attach.port_mappings.iter().copied();
+        let ports: Vec<_> = ports.filter(|port| port.host_port > 0).collect();
         let mut state = self.state();
-        let ports = &wanted.ports;
         if let Some(port) = ports.iter().find(|port| is_at_loopback6(port))
             && !serves_loopback6()
         {
             return Err(BridgeError::Loopback6(port.to_string()));
         }
-        state.ports.reserve(wanted.sandbox_id, ports)?;
+        state.ports.reserve(&attach.sandbox_id, &ports)?;
         let mut endpoint = OnBridge {
-            veth: veth_name(wanted.sandbox_id),
+            veth: veth_name(&attach.sandbox_id),
             addresses: Vec::with_capacity(2),
-            ports: ports.clone(),
-            interface: wanted.interface.into(),
-            limits: wanted.limits,
+            ports,
+            limits,
         };
         for index in 0..state.pools.len() {
             match state.pools[index].take() {
                 Ok(address) => endpoint.addresses.push(address),
                 Err(error) => {
-                    state.release(wanted.sandbox_id, &endpoint);
+                    state.release(&attach.sandbox_id, &endpoint);
                     return Err(error.into());
                 }
             }
@@ -185,7 +143,7 @@ impl Bridge {
             state.firewall.add_sources(endpoint)?;
             state.plug(&self.config, endpoint, file.as_fd())?;
             warnings.extend(state.limit(endpoint));
-            state.ways_out(endpoint)
+            state.gateways()
         };
         in_netns(netns, || configure_pod(endpoint, &gateways))??;
         if !endpoint.ports.is_empty() {
@@ -218,9 +176,7 @@ impl Bridge {
 
     /// What a sandbox has.
     fn attachment(&self, netns: &Path, endpoint: &OnBridge, warnings: Vec<String>) -> Attachment {
-        let state = self.state();
-        let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
-        let ways_out = state.ways_out(endpoint);
+        let gateways = self.state().gateways();
         let mac = endpoint.ips().next().map(|ip| Mac::of(ip).to_string());
         let gateway_of = |ip: IpAddr| {
             gateways
@@ -237,7 +193,7 @@ impl Bridge {
                 "::/0"
             }
         };
-        let routes = ways_out
+        let routes = gateways
             .iter()
             .map(|gateway| json!({ "dst": default(gateway), "gw": gateway }));
         let result = json!({
@@ -245,7 +201,7 @@ impl Bridge {
             "interfaces": [
                 { "name": self.config.name },
                 { "name": endpoint.veth },
-                { "name": endpoint.interface, "mac": mac, "sandbox": netns },
+                { "name": INTERFACE, "mac": mac, "sandbox": netns },
             ],
             "ips": ips.collect::<Vec<_>>(),
             "routes": routes.collect::<Vec<_>>(),
@@ -278,14 +234,13 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
 
 /// The pod's side, on a thread inside its network namespace.
 fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
-    let (addresses, name) = (&endpoint.addresses, &endpoint.interface);
     let mut socket = Socket::open(Family::Route)?;
-    let interface = link::find(&mut socket, name)?.ok_or_else(|| NetlinkError {
-        step: format!("look up {name} in the pod"),
+    let interface = link::find(&mut socket, INTERFACE)?.ok_or_else(|| NetlinkError {
+        step: format!("look up {INTERFACE} in the pod"),
         errno: Errno::NODEV,
     })?;
     let ours = ["accept_ra", "addr_gen_mode"];
-    for path in ours.map(|key| format!("/proc/sys/net/ipv6/conf/{name}/{key}")) {
+    for path in ours.map(|key| format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{key}")) {
         // Neighbours are no routers, and the link-local address is the one that the spoof check expects. A kernel
         // without IPv6 has neither.
         match fs::write(&path, "0") {
@@ -293,9 +248,10 @@ fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeE
             other => other.map_err(BridgeError::io(format!("set {path} in the pod")))?,
         }
     }
-    let mut steps = vec![link::loopback_up(), link::set_up(name)];
+    let mut steps = vec![link::loopback_up(), link::set_up(INTERFACE)];
     steps.extend(
-        addresses
+        endpoint
+            .addresses
             .iter()
             .map(|address| link::add_address(interface.index, *address)),
     );

@@ -12,7 +12,7 @@ use super::error::BridgeError;
 use super::ipam::Pool;
 use super::ports::Ports;
 use crate::addr::{Cidr, Mac};
-use crate::link::{self, Link, VethPair};
+use crate::link::{self, VethPair};
 use crate::netlink::{Family, Socket};
 use crate::nft::Firewall;
 use crate::record::OnBridge;
@@ -43,30 +43,15 @@ impl State {
         })
     }
 
-    /// Whether nothing says that a bridge of this name is somebody else's. Makes nothing.
-    pub(super) fn look(&mut self, config: &BridgeConfig) -> Result<(), BridgeError> {
-        let gateways: Vec<Cidr> = self.pools.iter().map(Pool::gateway).collect();
-        match self.find(&config.name)? {
-            Some(link) => self.check_addresses(&config.name, link.index, &gateways),
-            None => Ok(()),
-        }
-    }
-
-    fn find(&mut self, name: &str) -> Result<Option<Link>, BridgeError> {
-        match link::find(&mut self.route, name)? {
-            Some(link) if link.kind != "bridge" => {
-                let message = format!("{name} exists and is not a bridge");
-                Err(NotReady::new("BridgeNameTaken", message).into())
-            }
-            other => Ok(other),
-        }
-    }
-
     /// The bridge's index, after making whatever of it is missing.
     pub(super) fn ensure(&mut self, config: &BridgeConfig) -> Result<u32, BridgeError> {
         let name = &config.name;
         let gateways: Vec<Cidr> = self.pools.iter().map(Pool::gateway).collect();
-        let link = match self.find(name)? {
+        let link = match link::find(&mut self.route, name)? {
+            Some(link) if link.kind != "bridge" => {
+                let message = format!("{name} exists and is not a bridge");
+                return Err(NotReady::new("BridgeNameTaken", message).into());
+            }
             Some(link) if link.up && self.index == Some(link.index) => {
                 self.firewall.heal()?;
                 return Ok(link.index);
@@ -117,7 +102,7 @@ impl State {
             let pair = VethPair {
                 host_name: &endpoint.veth,
                 bridge,
-                pod_name: &endpoint.interface,
+                pod_name: INTERFACE,
                 pod_mac: Mac::of(endpoint.addresses[0].ip),
                 netns,
                 mtu: config.mtu,
@@ -138,12 +123,9 @@ impl State {
         }
     }
 
-    /// The routers of the pod's default routes; a further interface has none, for one way out is enough.
-    pub(super) fn ways_out(&self, endpoint: &OnBridge) -> Vec<IpAddr> {
-        let gateways = self.pools.iter().map(|pool| pool.gateway().ip);
-        gateways
-            .filter(|_| endpoint.interface == INTERFACE)
-            .collect()
+    /// The routers of the pods' default routes.
+    pub(super) fn gateways(&self) -> Vec<IpAddr> {
+        self.pools.iter().map(|pool| pool.gateway().ip).collect()
     }
 
     pub(super) fn release(&mut self, sandbox_id: &str, endpoint: &OnBridge) {

@@ -40,7 +40,7 @@ pub(crate) fn capability_args(attach: &Attach) -> Result<BTreeMap<String, Value>
         args.insert(PORT_MAPPINGS.to_owned(), json!(ports));
     }
     if let Some(limits) = Limits::of(&attach.annotations)? {
-        args.insert(BANDWIDTH.to_owned(), json!(limits.for_plugins()));
+        args.insert(BANDWIDTH.to_owned(), limits.for_plugins());
     }
     if let Some(dns) = &attach.dns {
         args.insert("dns".to_owned(), json!(dns));

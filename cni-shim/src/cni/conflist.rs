@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 /// The versions of the specification that are spoken, oldest first.
-pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-pub(crate) const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// A configuration file larger than this is refused.
 pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
@@ -43,7 +42,6 @@ impl Version {
 pub(crate) struct ConfList {
     pub(crate) version: Version,
     pub(crate) name: String,
-    pub(crate) disable_check: bool,
     pub(crate) disable_gc: bool,
     /// Whether files beside the list may add plugins.
     pub(crate) inlined_only: bool,
@@ -92,7 +90,6 @@ impl ConfList {
         Ok(Self {
             version: version(map)?,
             name: name.to_owned(),
-            disable_check: boolean(map, "disableCheck")?,
             disable_gc: boolean(map, "disableGC")?,
             inlined_only: boolean(map, "loadOnlyInlinedPlugins")?,
             plugins,
@@ -115,7 +112,6 @@ impl ConfList {
         serde_json::json!({
             "cniVersion": self.version.as_str(),
             "name": self.name,
-            "disableCheck": self.disable_check,
             "disableGC": self.disable_gc,
             "loadOnlyInlinedPlugins": true,
             "plugins": plugins,
@@ -211,7 +207,7 @@ fn version(map: &Map<String, Value>) -> Result<Version, String> {
 }
 
 /// A network's name becomes a part of paths.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), String> {
     if is_name(name) {
         return Ok(());
     }
@@ -337,7 +333,7 @@ mod tests {
             Just("cniVersion".to_owned()),
             Just("cniVersions".to_owned()),
             Just("capabilities".to_owned()),
-            Just("disableCheck".to_owned()),
+            Just("disableGC".to_owned()),
             "[a-z]{1,6}",
         ];
         leaf.prop_recursive(4, 64, 6, move |inner| {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Error of a CNI ADD, CHECK, DEL, GC or STATUS.
+/// Error of a CNI ADD, DEL, GC or STATUS.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
     #[error("CNI plugin {kind}: not found in {dirs}")]

@@ -41,32 +41,22 @@ const VARIABLES: [&str; 6] = [
     "CNI_PATH",
 ];
 
-/// CNI command: what plugins are asked, and what [`crate::program`] answers.
+/// CNI command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
-    Check,
     Del,
     Status,
     Gc,
-    Version,
 }
 
 impl Verb {
-    pub(crate) fn named(text: &str) -> Option<Self> {
-        use Verb::{Add, Check, Del, Gc, Status, Version};
-        let mut all = [Add, Check, Del, Status, Gc, Version].into_iter();
-        all.find(|verb| verb.as_str() == text)
-    }
-
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
-            Verb::Check => "CHECK",
             Verb::Del => "DEL",
             Verb::Status => "STATUS",
             Verb::Gc => "GC",
-            Verb::Version => "VERSION",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   ADD    plugin 1 ─result─► plugin 2 ─result─► …  last result: cached, returned     (failure: DEL of the list)
 //!   DEL    … ◄─ plugin 2 ◄─ plugin 1 in reverse, each with the cached result; then the cache entry is removed
-//!   CHECK, STATUS, GC: in order (`readiness`, `gc`)
+//!   STATUS, GC: in order (`readiness`, `gc`)
 //! ```
 //! A sandbox is deleted with the configuration it was added with, which its record holds. [`crate::Network`] owns the
 //! records and sees to it that one sandbox has one operation at a time.
@@ -38,15 +38,12 @@ use crate::types::{Answers, Attach, Attachment, Config, INTERFACE};
 use cache::{Cache, Entry};
 use confdir::ConfDir;
 pub(crate) use confdir::Found;
-pub(crate) use conflist::ConfList;
 use conflist::Plugin;
-pub(crate) use conflist::{NAME_MAX, NEWEST, VERSIONS, Version, check_name, is_name, shorten};
+pub(crate) use conflist::{ConfList, NAME_MAX, is_name};
 pub use error::CniError;
-use invoke::Call;
-pub(crate) use invoke::Verb;
+use invoke::{Call, Verb};
 pub(crate) use patience::Patience;
 use readiness::Readiness;
-pub(crate) use result::{name_families, one_address};
 use target::Target;
 
 /// Longest a DEL or a GC may take (CRI-518).
@@ -176,32 +173,6 @@ impl Cni {
             .cache
             .remove(&endpoint.network, sandbox_id, &endpoint.interface);
         removed.map_err(|cause| target.cache_error(cause))
-    }
-
-    /// Asks the plugins whether the network is as they made it (CRI-515); `None` if so, or why they cannot be asked.
-    pub(crate) async fn check(
-        &self,
-        sandbox_id: &str,
-        netns: &Path,
-        endpoint: &OnCni,
-    ) -> Result<Option<&'static str>, CniError> {
-        let target = Target::new(sandbox_id, netns, endpoint)?;
-        if target.list.version < Version::V0_4_0 {
-            return Ok(Some("plugins before CNI 0.4.0 have no CHECK"));
-        }
-        if target.list.disable_check {
-            return Ok(Some("the CNI configuration says disableCheck"));
-        }
-        let cached = self.cached(sandbox_id, endpoint);
-        let cached = cached
-            .and_then(|entry| target.previous(entry))
-            .ok_or_else(|| target.wrong("no cached result".into()))?;
-        let deadline = Instant::now() + self.add_timeout;
-        for plugin in &target.list.plugins {
-            self.call(Verb::Check, &target, plugin, Some(&cached), deadline)
-                .await?;
-        }
-        Ok(None)
     }
 
     /// What the result cache has of a sandbox; none while it is being added.

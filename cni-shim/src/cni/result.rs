@@ -38,7 +38,7 @@ pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, Str
 }
 
 /// Before 1.0.0 every address said its family; later plugins leave it out.
-pub(crate) fn name_families(result: &mut Map<String, Value>) {
+fn name_families(result: &mut Map<String, Value>) {
     let ips = result
         .get_mut("ips")
         .and_then(Value::as_array_mut)
@@ -119,7 +119,7 @@ pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
 }
 
 /// Of an entry of `ips`.
-pub(crate) fn one_address(ip: &Value) -> Option<Cidr> {
+fn one_address(ip: &Value) -> Option<Cidr> {
     ip.get("address")?.as_str()?.parse().ok()
 }
 

@@ -156,36 +156,6 @@ impl Firewall {
         conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
-    /// What of a pod's entries is not in the tables, a line each.
-    pub(crate) fn missing(&mut self, endpoint: &OnBridge) -> Result<Vec<String>, NetlinkError> {
-        let mut lines = Vec::new();
-        for port in &endpoint.ports {
-            for ip in endpoint.ips() {
-                if let Some(element) = nat::element(*port, ip)
-                    && !self.has(&element)?
-                {
-                    lines.push(format!("no nftables rule leads host port {port} to {ip}"));
-                }
-            }
-        }
-        for element in self.sources(endpoint) {
-            if !self.has(&element)? {
-                let (table, set) = (&self.table.0, element.set);
-                lines.push(format!(
-                    "set {set} of nftables table bridge {table} lacks the pod"
-                ));
-            }
-        }
-        Ok(lines)
-    }
-
-    /// Whether the element is there, with its data.
-    fn has(&mut self, element: &Element) -> Result<bool, NetlinkError> {
-        let request = self.table.look_up_element(element);
-        let replies = self.socket.ask(&request.tolerate(Errno::NOENT))?;
-        Ok(replies.iter().any(|reply| element.is_told_by(reply)))
-    }
-
     fn sources(&self, endpoint: &OnBridge) -> Vec<Element> {
         if self.config.spoof_check {
             spoof_check::elements(endpoint)

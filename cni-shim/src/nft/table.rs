@@ -2,7 +2,7 @@
 
 use super::expr::Rule;
 use super::family::nfgenmsg;
-use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE, Reply, attribute};
+use crate::netlink::{Attrs, Message, NLM_F_APPEND, NLM_F_CREATE};
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFNL_MSG_BATCH_BEGIN: u16 = 16;
@@ -14,7 +14,6 @@ const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_NEWSET: u16 = 9;
 const NFT_MSG_NEWSETELEM: u16 = 12;
-const NFT_MSG_GETSETELEM: u16 = 13;
 const NFT_MSG_DELSETELEM: u16 = 14;
 const NFT_MSG_GETGEN: u16 = 16;
 const NFT_SET_MAP: u32 = 8;
@@ -70,21 +69,6 @@ pub(crate) struct Element {
     pub(crate) set: &'static str,
     pub(crate) key: Vec<u8>,
     pub(crate) data: Option<Vec<u8>>,
-}
-
-impl Element {
-    /// Whether the kernel's answer to [`Table::look_up_element`] shows this element.
-    pub(crate) fn is_told_by(&self, reply: &Reply) -> bool {
-        let told = || {
-            let entry = attribute(reply.attribute(4, 3)?, 1)?;
-            let Some(data) = &self.data else {
-                return Some(true);
-            };
-            let value = attribute(attribute(entry, 2)?, 1)?;
-            Some(value == data)
-        };
-        told() == Some(true)
-    }
 }
 
 /// What becomes of an [`Element`].
@@ -161,20 +145,6 @@ impl Table {
             Change::Add => (NFT_MSG_NEWSETELEM, element.data.as_deref()),
             Change::Remove => (NFT_MSG_DELSETELEM, None),
         };
-        self.element_message(element, kind, NLM_F_CREATE, data)
-    }
-
-    pub(crate) fn look_up_element(&self, element: &Element) -> Message {
-        self.element_message(element, NFT_MSG_GETSETELEM, 0, None)
-    }
-
-    fn element_message(
-        &self,
-        element: &Element,
-        kind: u16,
-        flags: u16,
-        data: Option<&[u8]>,
-    ) -> Message {
         let key = Attrs::default().put(1, &element.key);
         let mut entry = Attrs::default().nest(1, key);
         if let Some(bytes) = data {
@@ -182,7 +152,7 @@ impl Table {
         }
         let body = self.within(element.family).put_str(2, element.set);
         let body = body.nest(3, Attrs::default().nest(1, entry));
-        self.message(kind, flags, element.set, body)
+        self.message(kind, NLM_F_CREATE, element.set, body)
     }
 
     /// The messages that begin and end a transaction.
@@ -201,7 +171,7 @@ impl Table {
     fn message(&self, kind: u16, flags: u16, what: &str, body: Attrs) -> Message {
         let verb = match kind {
             NFT_MSG_DELTABLE | NFT_MSG_DELSETELEM => "remove from",
-            NFT_MSG_GETTABLE | NFT_MSG_GETSETELEM => "see",
+            NFT_MSG_GETTABLE => "see",
             _ => "add to",
         };
         let step = format!("{verb} nftables table {}: {what}", self.0);

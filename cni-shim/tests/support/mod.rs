@@ -225,7 +225,7 @@ pub(crate) fn say(address: &str, text: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// The programs of github.com/containernetworking/plugins, and cnitool: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
+/// The programs of github.com/containernetworking/plugins: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
 /// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
 pub(crate) fn real_plugins() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
@@ -238,7 +238,7 @@ pub(crate) fn real_plugins() -> Option<PathBuf> {
         .expect("the target directory")
         .to_owned();
     let dir = target.join("cni-bin");
-    if !dir.join("cnitool").exists() {
+    if !dir.join("bridge").exists() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/build-plugins.sh");
         let built = Command::new(script)
             .arg(&target)

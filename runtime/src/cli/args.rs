@@ -38,7 +38,7 @@ pub enum Command {
     /// Work with the images of a running daemon.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Look at the networks of pods, check them, and give back those of pods that are gone.
+    /// List the networks of pods, and give back those of pods that are gone.
     #[command(subcommand)]
     Network(NetworkCommand),
     /// List pods and their containers: state, age, restarts, id, image, process.
@@ -153,8 +153,6 @@ pub enum NetworkCommand {
     /// List the networks of pods: bridge or CNI configuration, interface, addresses, host ports, namespace.
     #[command(after_help = NETWORK_LS)]
     Ls(Ask),
-    /// Check that pods still have the network that they were given; exit 1 if one has not.
-    Check(NetworkCheck),
     /// Give back what the network holds for pods that are gone; exit 1 if something is left.
     Gc(NetworkGc),
 }
@@ -162,22 +160,6 @@ pub enum NetworkCommand {
 const NETWORK_LS: &str = "\
 NETWORK is the built-in bridge, or the name of a CNI configuration. (the node's): a pod on the host's network. A line that
 begins with (unknown) is of a pod that is gone: cairn network gc.";
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-ok       the network is as it was made
-differs  the line says what is not: by the CHECK of the pod's CNI plugins, or, on the built-in bridge, by its links, addresses,
-         routes, nftables entries and limits
-unasked  CNI plugins that cannot be asked: before 0.4.0, or with disableCheck
-
-Nothing is repaired: a pod that differs is made anew by stopping it.")]
-pub struct NetworkCheck {
-    /// Ids of pods, or unique beginnings of them; without any, all pods.
-    #[arg(value_name = "POD")]
-    pub pods: Vec<String>,
-    #[command(flatten)]
-    pub ask: Ask,
-}
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -216,19 +198,15 @@ fails    no pod can be made, or none that needs what the line is about: exit cod
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mirrors and certificates of registries are the daemon's: hosts.toml files in image.registry_config_dir. Credentials go to the
-image's registry and its token service only, and into no log. --creds can be seen in the list of processes; --authfile
-cannot.
+image's registry and its token service only, and into no log. --creds can be seen in the list of processes.
 
 A pull that another client waits for too goes on when this one is given up.")]
 pub struct ImagePull {
     /// A reference, such as registry.k8s.io/pause:3.10 or busybox@sha256:...
     pub image: String,
     /// Credentials for its registry.
-    #[arg(long, value_name = "USER:PASSWORD", conflicts_with = "authfile")]
+    #[arg(long, value_name = "USER:PASSWORD")]
     pub creds: Option<String>,
-    /// A docker config.json with credentials (docker login, podman login); helpers that it names are not run.
-    #[arg(long, value_name = "FILE")]
-    pub authfile: Option<PathBuf>,
     #[command(flatten)]
     pub connect: Connect,
 }
@@ -284,9 +262,6 @@ pub struct Timeline {
     /// Draw a page for a browser into this file, whole or not at all.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
     pub html: Option<PathBuf>,
-    /// Write the lanes as trace events, for ui.perfetto.dev.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
-    pub perfetto: Option<PathBuf>,
     /// Events as --json prints them, or a file of the event log ("-" reads standard input); no daemon is asked.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "connect"])]
     pub from: Option<PathBuf>,

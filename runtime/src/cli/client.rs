@@ -213,18 +213,13 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
             }
         }
     }
-    if arguments.html.is_none() && arguments.perfetto.is_none() {
-        print!("{}", timeline::render(&kept, width, color));
-        return Ok(());
+    match &arguments.html {
+        Some(file) => whole_file::write(file, &timeline_page::page(&timeline_page::chart(&kept))),
+        None => {
+            print!("{}", timeline::render(&kept, width, color));
+            Ok(())
+        }
     }
-    let chart = timeline_page::chart(&kept);
-    if let Some(file) = &arguments.html {
-        whole_file::write(file, &timeline_page::page(&chart))?;
-    }
-    if let Some(file) = &arguments.perfetto {
-        whole_file::write(file, &timeline_page::trace_events(&chart))?;
-    }
-    Ok(())
 }
 
 /// Hands the lines of a file on that are events of this pod.

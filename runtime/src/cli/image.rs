@@ -1,6 +1,6 @@
 //! `cairn image ls`, `pull` and `rm`: by CRI; `verify`, and how far a pull is, by `cairn.v1`.
 
-use std::{convert::Infallible, fs, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use proto_cairn::v1::{
     PullsRequest, VerifyImagesRequest, cairn_client::CairnClient, verify_images_response::Step,
@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 use super::{
     args::{Ask, ImagePull, ImageRm, ImageVerify},
     client::{channel, connect, containers, said},
-    docker_auth, image_table,
+    image_table,
     pull_progress::Shown,
     verify_table,
 };
@@ -56,7 +56,7 @@ pub async fn pull(
     interrupted: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let reference: Reference = arguments.image.parse().map_err(|e| format!("{e}"))?;
-    let auth = credentials(&arguments, &reference)?;
+    let auth = arguments.creds.as_deref().map(credentials).transpose()?;
     let channel = channel(&arguments.connect).await?;
     let name = reference.to_string();
     let request = cri::PullImageRequest {
@@ -98,35 +98,16 @@ async fn watch(channel: Channel, name: &str, shown: &mut Shown) -> Infallible {
     }
 }
 
-fn credentials(
-    arguments: &ImagePull,
-    image: &Reference,
-) -> Result<Option<cri::AuthConfig>, String> {
-    if let Some(given) = &arguments.creds {
-        // What was given is not repeated: a person may be watched.
-        let (user, password) = given
-            .split_once(':')
-            .ok_or("--creds: there is no colon in it: user:password is expected")?;
-        return Ok(Some(cri::AuthConfig {
-            username: user.to_owned(),
-            password: password.to_owned(),
-            ..Default::default()
-        }));
-    }
-    let Some(file) = &arguments.authfile else {
-        return Ok(None);
-    };
-    let shown = file.display();
-    let text = fs::read_to_string(file).map_err(|error| format!("--authfile {shown}: {error}"))?;
-    let found =
-        docker_auth::find(&text, image).map_err(|why| format!("--authfile {shown}: {why}"))?;
-    if found.is_none() {
-        eprintln!(
-            "cairn: --authfile {shown} has no credentials for {}: pulled without",
-            image.registry
-        );
-    }
-    Ok(found)
+/// Of `--creds`. What was given is not repeated: a person may be watched.
+fn credentials(given: &str) -> Result<cri::AuthConfig, String> {
+    let (username, password) = given
+        .split_once(':')
+        .ok_or("--creds: user:password is expected")?;
+    Ok(cri::AuthConfig {
+        username: username.to_owned(),
+        password: password.to_owned(),
+        ..Default::default()
+    })
 }
 
 /// As requests name an image.

@@ -6,7 +6,6 @@ pub mod args;
 pub mod check_table;
 pub mod client;
 mod diff;
-mod docker_auth;
 mod explain_text;
 pub mod image;
 mod image_table;

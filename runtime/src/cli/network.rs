@@ -1,10 +1,10 @@
-//! `cairn network ls`, `check` and `gc`, by `cairn.v1`.
+//! `cairn network ls` and `gc`, by `cairn.v1`.
 
-use proto_cairn::v1::{CheckNetworksRequest, CollectNetworksRequest, NetworksRequest};
+use proto_cairn::v1::{CollectNetworksRequest, NetworksRequest};
 use serde_json::json;
 
 use super::{
-    args::{Ask, NetworkCheck, NetworkGc},
+    args::{Ask, NetworkGc},
     client::{connect, said},
     network_table,
 };
@@ -26,24 +26,6 @@ pub async fn ls(ask: Ask) -> Result<(), String> {
         || json!({ "networks": networks }),
     );
     Ok(())
-}
-
-/// `cairn network check`: prints a line for each pod, and answers whether all have what they were given.
-///
-/// # Errors
-/// One line for a person.
-pub async fn check(arguments: NetworkCheck) -> Result<bool, String> {
-    let mut client = connect(&arguments.ask.connect).await?;
-    let request = CheckNetworksRequest {
-        pods: arguments.pods,
-    };
-    let answer = client.check_networks(request).await.map_err(unlisted)?;
-    let checked = answer.into_inner().checked;
-    arguments.ask.output.print(
-        || network_table::checked(&checked),
-        || network_table::checked_json(&checked),
-    );
-    Ok(checked.iter().all(|one| one.problem.is_empty()))
 }
 
 /// `cairn network gc`: prints what went or would, and answers whether nothing is left.

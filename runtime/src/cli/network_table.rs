@@ -1,6 +1,6 @@
 //! What `cairn network` prints. Pure: the daemon's answers in, text out.
 
-use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
+use proto_cairn::v1::{CollectedNetwork, HostPort, PodNetwork};
 use serde_json::{Value, json};
 
 use super::text::{clean, lines, short_id, with};
@@ -40,38 +40,6 @@ pub(super) fn networks(networks: &[PodNetwork]) -> String {
         ]
     }));
     lines(&rows)
-}
-
-/// For people: a line for each pod, and what differs at its end.
-pub(super) fn checked(checked: &[CheckedNetwork]) -> String {
-    if checked.is_empty() {
-        return "no pod has a network of its own\n".to_owned();
-    }
-    let rows: Vec<_> = checked
-        .iter()
-        .map(|one| {
-            let (state, text) = match (one.problem.as_str(), one.not_asked.as_str()) {
-                ("", "") => ("ok", ""),
-                ("", why) => ("unasked", why),
-                (problem, _) => ("differs", problem),
-            };
-            [
-                state.to_owned(),
-                named(&one.name),
-                short_id(&one.pod).to_owned(),
-                clean(&one.network),
-                clean(text),
-            ]
-        })
-        .collect();
-    lines(&rows)
-}
-
-/// For programs.
-pub(super) fn checked_json(checked: &[CheckedNetwork]) -> Value {
-    let all = checked.iter();
-    let all = all.map(|one| with(one, "ok", one.problem.is_empty()));
-    json!({ "checked": all.collect::<Vec<_>>() })
 }
 
 /// For people: a line for each thing.
@@ -195,29 +163,6 @@ mod tests {
             "{text}"
         );
         assert_eq!(networks(&[]), "no pod has a network\n");
-    }
-
-    #[test]
-    fn a_check_says_in_one_line_what_differs() {
-        let one = |problem: &str, not_asked: &str| CheckedNetwork {
-            pod: "p".into(),
-            name: "default/web".into(),
-            network: "net".into(),
-            problem: problem.into(),
-            not_asked: not_asked.into(),
-        };
-        let text = checked(&[
-            one("", ""),
-            one("link veth0 is missing\nx", ""),
-            one("", "disableCheck"),
-        ]);
-        let words: Vec<_> = text
-            .lines()
-            .map(|line| line.split_whitespace().next())
-            .collect();
-        assert_eq!(words, [Some("ok"), Some("differs"), Some("unasked")]);
-        let json = checked_json(&[one("x", "")]);
-        assert_eq!(json["checked"][0]["ok"], false);
     }
 
     #[test]

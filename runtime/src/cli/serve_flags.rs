@@ -33,9 +33,6 @@ pub struct Serve {
     /// Write what plugins and we say to this file, as JSON lines; values of environment variables are left out.
     #[arg(long, value_name = "FILE")]
     pub nri_record: Option<PathBuf>,
-    /// Record values of environment variables as well.
-    #[arg(long, requires = "nri_record")]
-    pub nri_record_env: bool,
     /// CNI configurations.
     #[arg(long, value_name = "DIR")]
     pub cni_conf_dir: Option<PathBuf>,
@@ -78,10 +75,6 @@ impl Serve {
         set(&mut file.nri.plugin_dir, self.nri_plugin_dir);
         set(&mut file.nri.plugin_config_dir, self.nri_plugin_config_dir);
         set(&mut file.nri.record, self.nri_record);
-        set(
-            &mut file.nri.record_env,
-            self.nri_record_env.then_some(true),
-        );
         set(&mut file.network.cni_conf_dir, self.cni_conf_dir);
         set(&mut file.network.cni_cache_dir, self.cni_cache_dir);
         set(

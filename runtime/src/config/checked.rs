@@ -95,7 +95,6 @@ impl Config {
             ("path_timeout", file.path_timeout),
             ("nri.registration_timeout", file.nri.registration_timeout),
             ("nri.request_timeout", file.nri.request_timeout),
-            ("nri.sync_timeout", file.nri.sync_timeout),
             ("stream.idle_timeout", file.stream.idle_timeout),
         ] {
             if value.is_zero() {
@@ -164,12 +163,6 @@ fn check_network(network: &Network) -> Result<(), Error> {
         return refuse(
             "network.bridge",
             format!("\"{name}\": invalid interface name (up to 15 bytes, no slash, no blank)"),
-        );
-    }
-    if !(1..=1024).contains(&network.cni_parallel) {
-        return refuse(
-            "network.cni_parallel",
-            format!("{} must be from 1 to 1024", network.cni_parallel),
         );
     }
     if !matches!(network.mtu, 0 | 1280..=65_535) {

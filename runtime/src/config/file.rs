@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize};
 
 use super::{
     container::Container, handler::Handler, image::Image, nri::Nri, stream::Stream,
@@ -28,7 +28,6 @@ pub struct File {
     pub network: Network,
     pub image: Image,
     pub nri: Nri,
-    pub trace: Trace,
     pub metrics: Metrics,
     pub tracing: Tracing,
     pub stream: Stream,
@@ -83,8 +82,6 @@ pub struct Network {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// Results are kept in `results` below it, as other runtimes keep theirs.
     pub cni_cache_dir: PathBuf,
-    /// CNI operations at a time, over all pods.
-    pub cni_parallel: usize,
     /// Empty: no built-in network.
     pub bridge: String,
     pub subnet: String,
@@ -111,15 +108,6 @@ pub enum NriNetwork {
     Only,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Trace {
-    /// Of 0.1's files, which packages keep: there is no ring any more.
-    pub ring: Option<IgnoredAny>,
-    pub file_bytes: u64,
-    pub files: usize,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
@@ -142,7 +130,6 @@ impl Default for File {
             network: Network::default(),
             image: Image::default(),
             nri: Nri::default(),
-            trace: Trace::default(),
             metrics: Metrics::default(),
             tracing: Tracing::default(),
             stream: Stream::default(),
@@ -174,7 +161,6 @@ impl Default for Network {
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into()],
             cni_cache_dir: "/var/lib/cni".into(),
-            cni_parallel: 16,
             bridge: "cairn0".into(),
             subnet: "10.88.0.0/16".into(),
             subnet6: String::new(),
@@ -183,16 +169,6 @@ impl Default for Network {
             spoof_check: true,
             mtu: 0,
             nri: NriNetwork::Off,
-        }
-    }
-}
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self {
-            ring: None,
-            file_bytes: 16 << 20,
-            files: 4,
         }
     }
 }

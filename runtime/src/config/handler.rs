@@ -15,8 +15,6 @@ use super::{
 pub struct Handler {
     pub unset_seccomp_profile: Option<SeccompDefault>,
     pub ulimits: Option<Vec<String>>,
-    pub ignore_image_volumes: Option<bool>,
-    pub device_ownership_from_security_context: Option<bool>,
     pub privileged_without_host_devices: Option<bool>,
     pub masks: Option<Masks>,
     pub annotation_prefixes: Option<Vec<String>>,
@@ -37,14 +35,6 @@ impl Handler {
             &mut container.unset_seccomp_profile,
         );
         own(&self.ulimits, &mut container.ulimits);
-        own(
-            &self.ignore_image_volumes,
-            &mut container.ignore_image_volumes,
-        );
-        own(
-            &self.device_ownership_from_security_context,
-            &mut container.device_ownership_from_security_context,
-        );
         own(
             &self.privileged_without_host_devices,
             &mut container.privileged_without_host_devices,

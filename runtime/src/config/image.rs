@@ -6,15 +6,13 @@ use serde::Deserialize;
 
 use super::error::Error;
 use super::units::{duration, size};
-use crate::image::{BadReference, Reference};
+use crate::image::{BadReference, LAYERS_PER_HOST, Reference};
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Image {
     pub registry_config_dir: PathBuf,
     pub max_parallel_layers: usize,
-    pub max_layers_per_host: usize,
-    pub max_layers: usize,
     #[serde(deserialize_with = "duration")]
     pub progress_timeout: Duration,
     /// Of an unpacked image, all its layers together.
@@ -37,8 +35,6 @@ impl Default for Image {
         Self {
             registry_config_dir: "/etc/cairn/certs.d".into(),
             max_parallel_layers: 2,
-            max_layers_per_host: 4,
-            max_layers: 32,
             max_image_bytes: 64 << 30,
             max_image_files: 2_000_000,
             max_image_depth: 512,
@@ -53,27 +49,10 @@ impl Default for Image {
 impl Image {
     pub(super) fn check(&self) -> Result<(), Error> {
         let refuse = |key, message: String| Err(Error::value(key, message));
-        for (key, value, range) in [
-            (
-                "image.max_parallel_layers",
-                self.max_parallel_layers,
-                1..=16,
-            ),
-            (
-                "image.max_layers_per_host",
-                self.max_layers_per_host,
-                1..=64,
-            ),
-            ("image.max_layers", self.max_layers, 2..=256),
-        ] {
-            if !range.contains(&value) {
-                let (least, most) = (range.start(), range.end());
-                return refuse(key, format!("{value} is not from {least} to {most}"));
-            }
-        }
-        if self.max_layers <= self.max_layers_per_host {
-            let message = "must be more than max_layers_per_host, or one host holds up all others";
-            return refuse("image.max_layers", message.into());
+        let layers = self.max_parallel_layers;
+        if !(1..=LAYERS_PER_HOST).contains(&layers) {
+            let message = format!("{layers} must be from 1 to {LAYERS_PER_HOST}");
+            return refuse("image.max_parallel_layers", message);
         }
         if self.max_image_bytes < 1 << 20 {
             return refuse("image.max_image_bytes", "must be 1MiB or more".into());

@@ -21,18 +21,6 @@ pub struct Nri {
     pub registration_timeout: Duration,
     #[serde(deserialize_with = "duration")]
     pub request_timeout: Duration,
-    /// For one setup event at all plugins together; zero: as long as each has.
-    #[serde(deserialize_with = "duration")]
-    pub operation_timeout: Duration,
-    #[serde(deserialize_with = "duration")]
-    pub sync_timeout: Duration,
-    /// For all parts of Synchronize together; zero: three times `sync_timeout`.
-    #[serde(deserialize_with = "duration")]
-    pub sync_total_timeout: Duration,
-    /// A file of the plugin directory that cannot be used ends the start.
-    pub strict_plugin_dir: bool,
-    /// Plugins that may connect, by name or by index and name; empty: all.
-    pub allowed_plugins: Vec<String>,
     /// Users whose plugins may connect, by number.
     pub allowed_uids: Vec<u32>,
     /// Group of the socket, by number, and its permission bits in octal.
@@ -47,8 +35,6 @@ pub struct Nri {
     pub replace_same_name: bool,
     /// Gets what plugins and we say, as JSON lines; empty: none.
     pub record: PathBuf,
-    /// Values of environment variables are recorded as well.
-    pub record_env: bool,
     /// The in-process validator of adjustments, as containerd has it.
     pub default_validator: DefaultValidator,
     /// Settings of single plugins by `"10-name"`.
@@ -65,11 +51,6 @@ impl Default for Nri {
             disable_connections: false,
             registration_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(2),
-            operation_timeout: Duration::from_secs(120),
-            sync_timeout: Duration::from_secs(10),
-            sync_total_timeout: Duration::ZERO,
-            strict_plugin_dir: false,
-            allowed_plugins: Vec::new(),
             allowed_uids: vec![0],
             socket_group: 0,
             socket_mode: "0600".to_owned(),
@@ -78,7 +59,6 @@ impl Default for Nri {
             tolerate_missing_annotation: String::new(),
             replace_same_name: true,
             record: PathBuf::new(),
-            record_env: false,
             default_validator: DefaultValidator::default(),
             plugin: BTreeMap::new(),
         }
@@ -119,7 +99,6 @@ impl Nri {
         self.default_validator
             .verify()
             .map_err(|message| Error::value("nri.default_validator", message))?;
-        let some = |limit: Duration| (!limit.is_zero()).then_some(limit);
         let annotation = &self.tolerate_missing_annotation;
         Ok(Settings {
             socket: (!self.disable_connections).then(|| self.socket.clone()),
@@ -128,14 +107,10 @@ impl Nri {
             socket_mode: mode(&self.socket_mode)?,
             plugin_dir: Some(self.plugin_dir.clone()),
             plugin_config_dir: Some(self.plugin_config_dir.clone()),
-            strict_plugin_dir: self.strict_plugin_dir,
-            allowed_plugins: self.allowed_plugins.clone(),
             timeouts: Timeouts {
                 registration: self.registration_timeout,
                 request: self.request_timeout,
-                operation: some(self.operation_timeout),
-                sync: self.sync_timeout,
-                sync_total: some(self.sync_total_timeout),
+                ..Timeouts::default()
             },
             plugins,
             other_plugins: default.into(),

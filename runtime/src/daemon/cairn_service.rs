@@ -3,12 +3,12 @@
 use std::{path::PathBuf, pin::pin, sync::Arc};
 
 use proto_cairn::v1::{
-    CheckNetworksRequest, CheckNetworksResponse, CollectNetworksRequest, CollectNetworksResponse,
-    DirectoriesRequest, DirectoriesResponse, Directory, ExplainRequest, ExplainResponse,
-    HeldObject, HeldRequest, HeldResponse, ImportImageRequest, ImportImageResponse, ImportedImage,
-    NetworksRequest, NetworksResponse, Plugin, PluginsRequest, PluginsResponse, PullUnderWay,
-    PullsRequest, PullsResponse, RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest,
-    VerifyImagesRequest, VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
+    CollectNetworksRequest, CollectNetworksResponse, DirectoriesRequest, DirectoriesResponse,
+    Directory, ExplainRequest, ExplainResponse, HeldObject, HeldRequest, HeldResponse,
+    ImportImageRequest, ImportImageResponse, ImportedImage, NetworksRequest, NetworksResponse,
+    Plugin, PluginsRequest, PluginsResponse, PullUnderWay, PullsRequest, PullsResponse,
+    RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest, VerifyImagesRequest,
+    VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
     import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
@@ -168,14 +168,6 @@ impl Cairn for CairnService {
     async fn networks(&self, _: Request<NetworksRequest>) -> Answer<NetworksResponse> {
         let networks = networks::list(&self.pods).await?;
         answer(NetworksResponse { networks })
-    }
-
-    async fn check_networks(
-        &self,
-        request: Request<CheckNetworksRequest>,
-    ) -> Answer<CheckNetworksResponse> {
-        let checked = networks::check(&self.pods, &request.into_inner().pods).await?;
-        answer(CheckNetworksResponse { checked })
     }
 
     async fn collect_networks(

@@ -19,6 +19,8 @@ use crate::{
 const CNI_READY: Duration = Duration::from_secs(10);
 /// Longest a CNI ADD may take (CRI-518).
 const CNI_ADD: Duration = Duration::from_secs(60);
+/// CNI operations at a time, over all pods (CRI-518).
+const CNI_PARALLEL: usize = 16;
 /// How long CNI programs that were ready may fail before the node is told not to be (CRI-503).
 const CNI_GRACE: Duration = Duration::from_secs(10);
 
@@ -106,16 +108,7 @@ pub(super) async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result
 }
 
 pub(super) fn open_log(config: &Config) -> Result<EventLog> {
-    if config.trace.ring.is_some() {
-        tracing::warn!(
-            "trace.ring has no meaning any more and can go: the event log is in files alone"
-        );
-    }
-    let options = trace::Options {
-        max_bytes: config.trace.file_bytes,
-        files: config.trace.files,
-        ..trace::Options::new(clock::now_ns)
-    };
+    let options = trace::Options::new(clock::now_ns);
     EventLog::open(&config.root.join("trace"), &options).step("event log")
 }
 
@@ -131,11 +124,7 @@ pub(super) fn image_options(
         unpack_helper: vec![program.into(), OsString::from("unpack")],
         registry_config_dir: asked.registry_config_dir.clone(),
         lookups: lookups.clone(),
-        turns: image::TurnBounds {
-            all: asked.max_layers,
-            host: asked.max_layers_per_host,
-            image: asked.max_parallel_layers,
-        },
+        turns: image::TurnBounds::of(asked.max_parallel_layers),
         image: image::TreeBounds {
             bytes: asked.max_image_bytes,
             files: asked.max_image_files,
@@ -179,7 +168,7 @@ pub(super) fn network_config(config: &Config, lookups: &Lookups) -> Result<cni_s
         add_timeout: CNI_ADD,
         ready_timeout: CNI_READY,
         status_grace: CNI_GRACE,
-        parallel: network.cni_parallel,
+        parallel: CNI_PARALLEL,
         started: Some(crate::inherited::give_back),
         answers: cni_shim::Answers::by({
             let lookups = lookups.clone();

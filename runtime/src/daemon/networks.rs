@@ -1,20 +1,16 @@
-//! The networks of pods, for `cairn network`: what is recorded, whether it is still so, and what is of no pod.
+//! The networks of pods, for `cairn network`: what is recorded, and what is of no pod.
 
 use std::collections::HashSet;
 
 use cni_shim::{Attached, Leftover};
-use futures_util::{StreamExt as _, stream};
-use proto_cairn::v1::{CheckedNetwork, CollectedNetwork, HostPort, PodNetwork};
+use proto_cairn::v1::{CollectedNetwork, HostPort, PodNetwork};
 
 use crate::pod::{
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Result},
     pods::Pods,
     record::PodPhase,
     registry::Registry,
 };
-
-/// Pods that are checked at a time.
-const AT_ONCE: usize = 8;
 
 /// By the pods' names; those on the node's network too.
 ///
@@ -39,50 +35,6 @@ pub(super) async fn list(cx: &Pods) -> Result<Vec<PodNetwork>> {
     }));
     listed.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
     Ok(listed)
-}
-
-/// Of `pods`, by id or unique prefix, or of all that have a network of their own.
-///
-/// # Errors
-/// One of `pods` is none, or has no network of its own.
-pub(super) async fn check(cx: &Pods, pods: &[String]) -> Result<Vec<CheckedNetwork>> {
-    let mut attached = cx.node.network.list().await.step("list networks")?;
-    if !pods.is_empty() {
-        let mut wanted = HashSet::new();
-        for pod in pods {
-            let id = cx.registry.pod(pod)?.id.clone();
-            if !attached.iter().any(|one| one.sandbox_id == id) {
-                let text = format!("pod {} has no network of its own", name(&cx.registry, &id));
-                return Err(Error::invalid(text));
-            }
-            wanted.insert(id);
-        }
-        attached.retain(|one| wanted.contains(&one.sandbox_id));
-    }
-    let checks = attached.into_iter().map(|one| check_one(cx, one));
-    let mut checked: Vec<_> = stream::iter(checks).buffered(AT_ONCE).collect().await;
-    checked.sort_by(|a, b| (&a.name, &a.pod).cmp(&(&b.name, &b.pod)));
-    Ok(checked)
-}
-
-async fn check_one(cx: &Pods, attached: Attached) -> CheckedNetwork {
-    let answer = match attached.problem {
-        Some(problem) => Err(problem),
-        None => {
-            let answer = cx.node.network.check(&attached.sandbox_id).await;
-            answer.map_err(|error| error.to_string().replace(['\n', '\r'], " "))
-        }
-    };
-    CheckedNetwork {
-        name: name(&cx.registry, &attached.sandbox_id),
-        pod: attached.sandbox_id,
-        network: attached.network,
-        not_asked: answer
-            .as_ref()
-            .map_or("", |why| why.unwrap_or(""))
-            .to_owned(),
-        problem: answer.err().unwrap_or_default(),
-    }
 }
 
 /// What is of no pod, and, unless it is only to `look`, whether it is gone now.

@@ -62,7 +62,7 @@ pub use reference::{BadReference, Reference};
 pub use registry::auth::Auth;
 pub use store::aside::{InTheWay, SetAside};
 pub use store::record::{ImageRecord, RunConfig};
-pub use turns::Bounds as TurnBounds;
+pub use turns::{Bounds as TurnBounds, LAYERS_PER_HOST};
 pub use unpack::limits::TreeBounds;
 pub use usage::Usage;
 pub use verify::compare::Watch;

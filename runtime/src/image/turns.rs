@@ -10,12 +10,28 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+/// Layers fetched at a time from one host, and in all. The second is larger, so that one host does not
+/// delay all others.
+pub const LAYERS_PER_HOST: usize = 4;
+const LAYERS: usize = 32;
+
 /// The most turns at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub all: usize,
     pub host: usize,
     pub image: usize,
+}
+
+impl Bounds {
+    /// With so many layers of one image at a time.
+    pub fn of(image: usize) -> Self {
+        Self {
+            all: LAYERS,
+            host: LAYERS_PER_HOST,
+            image,
+        }
+    }
 }
 
 pub(super) struct Turns {

@@ -26,10 +26,7 @@ pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
             name: "cairn".to_owned(),
             version: version.to_owned(),
         }),
-        env: match nri.record_env {
-            true => Values::Kept,
-            false => Values::Redacted,
-        },
+        env: Values::Redacted,
         now: Duration::from_nanos(clock::now_ns().unsigned_abs()),
     };
     let shown = file.display().to_string();
@@ -44,7 +41,7 @@ pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
     let recorder = Recorder::create(&file, about, failed);
     let recorder =
         recorder.map_err(|e| Error::failed(format!("NRI: record {}: {e}", file.display())))?;
-    tracing::info!(file = %file.display(), env = nri.record_env, "NRI is recorded");
+    tracing::info!(file = %file.display(), "NRI is recorded");
     Ok(Some(recorder))
 }
 

@@ -33,13 +33,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// 1 MiB of events waiting for the disk (some 4,000), 8 files of 4 MiB.
+    /// 1 MiB of events waiting for the disk (some 4,000), 4 files of 16 MiB.
     pub fn new(now: fn() -> i64) -> Self {
         Self {
             queue: 1024,
             unwritten_bytes: 1 << 20,
-            max_bytes: 4 << 20,
-            files: 8,
+            max_bytes: 16 << 20,
+            files: 4,
             now,
         }
     }

@@ -5,7 +5,7 @@
 //! events ─► build ─► thin ─► rows, causes, scale ─► html ─► one file: no network, no library
 //! ```
 //! The page brings its data as JSON, and a script that draws it; whatever came from outside is text there, never
-//! markup. `trace_file` writes the same lanes for viewers of trace events.
+//! markup.
 
 mod build;
 mod causes;
@@ -14,13 +14,11 @@ mod model;
 mod rows;
 mod scale;
 mod thin;
-mod trace_file;
 
 use crate::trace::Event;
 
 pub use html::page;
 pub use model::Chart;
-pub use trace_file::trace_events;
 
 /// Most events of one page; the most telling are kept.
 const MOST: usize = 20_000;

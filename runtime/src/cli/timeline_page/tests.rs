@@ -9,7 +9,6 @@ use super::{
     model::{Chart, Lane},
     page,
     scale::{Scale, scale},
-    trace_events,
 };
 use crate::{
     cli::words::Tint,
@@ -265,30 +264,6 @@ fn the_page_names_its_own_script_and_style_and_lets_nothing_else_load() {
     for dead in [" style=\"", " onclick=\""] {
         assert!(!page.contains(dead), "{dead}");
     }
-}
-
-#[test]
-fn trace_events_have_a_process_for_each_pod_and_a_thread_for_each_lane() {
-    let text = trace_events(&chart(&refused("web", "no quota").events));
-    let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let events = all["traceEvents"].as_array().expect("a list");
-    let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
-    let names: Vec<_> = of("M").iter().map(|e| e["args"]["name"].clone()).collect();
-    for name in [
-        "default/web",
-        "daemon and plugins",
-        "CRI",
-        "network",
-        "10-quota",
-    ] {
-        assert!(names.iter().any(|n| n == name), "{name}: {names:?}");
-    }
-    let refused = of("X")
-        .into_iter()
-        .find(|e| e["name"] == "CreateContainer refused");
-    let refused = refused.expect("the answer");
-    assert_eq!(refused["dur"], 420);
-    assert_eq!(refused["args"]["answer"], "refused: no quota");
 }
 
 proptest! {
