@@ -1,11 +1,11 @@
-//! Traffic control: the messages that slow down what a link sends, or what it receives.
+//! Traffic control: messages that limit what a link sends or receives.
 //!
 //! ```text
 //!   to the pod      host's end of the pair: tbf
-//!   from the pod    host's end: ingress ─u32, matches all─► mirred: redirect ─► ifb device: tbf ─► back to the bridge
+//!   from the pod    host's end: ingress ─u32, all─► mirred: redirect ─► ifb: tbf ─► bridge
 //! ```
-//! A queue works on what a link sends only, so what comes in is sent through a device that does nothing else. The
-//! pod's own end would need neither, but is the pod's to change.
+//! A queue limits only what a link sends, so received packets are sent through an ifb device. The
+//! pod's own end would be simpler, but the pod can change it.
 
 use crate::link::text;
 use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE, NetlinkError, Reply, Socket};
@@ -36,10 +36,10 @@ const TC_ACT_STOLEN: i32 = 4;
 const TCA_EGRESS_REDIR: i32 = 1;
 const ETH_P_ALL: u16 = 3;
 
-/// What may be sent at once where nobody says: as much as the rate gives in this time, but whole large packets.
+/// The default burst: the rate's amount in this fraction of a second, at least a few large packets.
 const BURST_FRACTION: u64 = 20;
 const BURST_MIN: u64 = 64 << 10;
-/// What may wait, beyond a burst: as much as the rate gives in this time.
+/// The queue beyond a burst: the rate's amount in this fraction of a second.
 const QUEUE_FRACTION: u64 = 20;
 
 /// A bucket of tokens, in bytes and bytes per second.
@@ -51,12 +51,12 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Of a rate in bits per second, and a burst in bits that is 0 if the rate decides.
+    /// From a rate in bits per second, and a burst in bits; 0 derives it from the rate.
     pub(crate) fn new(rate: u64, burst: u64) -> Self {
         let rate = (rate / 8).max(1);
         let burst = match burst / 8 {
             0 => (rate / BURST_FRACTION).max(BURST_MIN),
-            // Less lets no packet pass.
+            // A smaller one would let no packet pass.
             given => given.max(BURST_MIN),
         };
         let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -68,18 +68,18 @@ impl Bucket {
     }
 }
 
-/// Limits what a link sends.
+/// Limits the sending of a link.
 pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
     let rate32 = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
     let mut parameters = Vec::with_capacity(36);
-    // struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. With a link layer the kernel needs no
-    // table of it.
+    // struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. A link layer makes
+    // the kernel's rate table unnecessary.
     parameters.extend([0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
     parameters.extend(rate32.to_ne_bytes());
-    // No peak rate.
+    // Without a peak rate.
     parameters.extend([0u8; 12]);
     parameters.extend(bucket.limit.to_ne_bytes());
-    // buffer, which the burst says; and mtu.
+    // buffer, replaced by the burst; and mtu.
     parameters.extend([0u8; 8]);
     let mut options = Attrs::default()
         .put(TCA_TBF_PARMS, &parameters)
@@ -92,7 +92,7 @@ pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
     Message::new(RTM_NEWQDISC, ADD, step, body.nest(TCA_OPTIONS, options))
 }
 
-/// Sends what a link receives through the device of index `through` first.
+/// Redirects the packets that a link receives to the device `through`.
 pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     let queue = tcmsg(link, INGRESS_HANDLE, TC_H_INGRESS, 0).put_str(TCA_KIND, "ingress");
     let step = format!("add ingress queue to {name}");
@@ -101,7 +101,7 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     let mut select = vec![TC_U32_TERMINAL, 0, 1, 0];
     select.extend([0u8; 12]);
     select.extend([0u8; 16]);
-    // struct tc_mirred: index, capabilities, action, reference counts; what to do, and where.
+    // struct tc_mirred: index, capabilities, action, reference counts; direction and device.
     let mut mirred = vec![0u8; 8];
     mirred.extend(TC_ACT_STOLEN.to_ne_bytes());
     mirred.extend([0u8; 8]);
@@ -122,7 +122,7 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     [queue, Message::new(RTM_NEWTFILTER, ADD, step, filter)]
 }
 
-/// The kinds of the queues of a link.
+/// The kinds of a link's queues.
 pub(crate) fn queues(socket: &mut Socket, link: u32) -> Result<Vec<String>, NetlinkError> {
     let replies = socket.dump(RTM_GETQDISC, "list queues", tcmsg(link, 0, 0, 0))?;
     let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWQDISC && reply.word(4) == link;
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_bucket_lets_a_whole_packet_pass_and_grows_with_the_rate() {
+    fn a_bucket_lets_a_full_packet_pass_and_grows_with_the_rate() {
         let slow = Bucket::new(1_000, 0);
         assert_eq!((slow.rate, slow.burst), (125, 65_536));
         let fast = Bucket::new(8_000_000_000, 0);

@@ -7,7 +7,7 @@ use crate::namespaces::NamespaceError;
 use crate::netlink::NetlinkError;
 use crate::types::NotReady;
 
-/// Error of connecting a pod to the bridge, or of disconnecting it.
+/// Errors of connecting a pod to the bridge, or disconnecting it.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub enum BridgeError {
     Loopback6(String),
     #[error("{0}")]
     Bandwidth(String),
-    /// What a check found.
+    /// The findings of a check.
     #[error("{}", .0.join("; "))]
     Differs(Vec<String>),
     #[error(transparent)]

@@ -1,13 +1,13 @@
-//! The built-in network: a bridge with the gateway's address, and per pod a veth pair whose one end is made directly
-//! in the pod's network namespace.
+//! The built-in network: a bridge, and per pod a veth pair with one end in its network namespace.
 //!
 //! ```text
 //!   reserve ──► (record on disk) ──► connect ──► … ──► disconnect ──► release ──► (record removed)
 //!   addresses,                       links, routes,     links, host    addresses,
 //!   host ports                       host ports         ports          host ports
 //! ```
-//! Nothing is forked and one rtnetlink socket serves all pods. `attachments.rs` owns the order above; this module owns
-//! the links and the pools. All functions block for about a millisecond: not for an async thread.
+//! Nothing is forked, and one rtnetlink socket serves all pods. `attachments.rs` owns the order
+//! above; this module owns the links and the pools. All functions block for about a millisecond:
+//! not for an async thread.
 
 mod check;
 mod error;
@@ -43,10 +43,10 @@ use limits::ifb_name;
 use state::State;
 use unplug::delete_link;
 
-/// The version of the result that is shown for the built-in network.
+/// The version of the result shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
 
-/// What a sandbox is to get.
+/// The requested network of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) sandbox_id: &'a str,
@@ -57,7 +57,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// The reason is of an annotation that limits nothing.
+    /// The error is about an annotation with an invalid limit.
     pub(crate) fn of(attach: &'a Attach) -> Result<Self, String> {
         let ports = attach.port_mappings.iter().copied();
         Ok(Self {
@@ -78,15 +78,14 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// Takes over the addresses and ports that `records` hold. Touches no link yet.
-    /// Also sets aside the addresses that records name which cannot be read.
+    /// Claims the addresses and ports of `records`, also of unreadable ones. Touches no link yet.
     pub(crate) fn new(config: BridgeConfig, loaded: &Loaded) -> Result<Self, BridgeError> {
         validate(&config)
             .map_err(|message| NotReady::new("InvalidBridgeConfiguration", message))?;
         let mut state = State::open(&config)?;
         for address in loaded.unreadable.values().flat_map(|one| &one.addresses) {
             for pool in &mut state.pools {
-                // Of another subnet, or taken: nobody is given it either way.
+                // Of another subnet, or taken: not given out in either case.
                 let _ = pool.claim(*address);
             }
         }
@@ -114,17 +113,17 @@ impl Bridge {
         &self.config.name
     }
 
-    /// Makes sure the bridge, its addresses and rules are there, and answers its index; says why not.
+    /// Ensures that the bridge, its addresses and rules exist; returns its index.
     pub(crate) fn status(&self) -> Result<u32, BridgeError> {
         self.state().ensure(&self.config)
     }
 
-    /// Takes the bridge of this index, if it is there, for one whose addresses and rules were made before.
+    /// Assumes that the bridge of this index is complete, if given.
     pub(crate) fn assume(&self, index: Option<u32>) {
         self.state().index = index;
     }
 
-    /// Whether a pod could be connected: there is room, and no bridge of somebody else in the way. Makes nothing.
+    /// Whether a pod could be connected: a free address, and no foreign bridge. Makes nothing.
     pub(crate) fn could_serve(&self) -> Result<(), BridgeError> {
         let mut state = self.state();
         state.look(&self.config)?;
@@ -137,7 +136,7 @@ impl Bridge {
         Ok(links.into_iter().map(|link| link.name).collect())
     }
 
-    /// Sets addresses and host ports aside for a sandbox. No effect outside of memory.
+    /// Reserves addresses and host ports for a sandbox, in memory only.
     pub(crate) fn reserve(&self, wanted: &Wanted<'_>) -> Result<OnBridge, BridgeError> {
         let mut state = self.state();
         let ports = &wanted.ports;
@@ -166,7 +165,7 @@ impl Bridge {
         Ok(endpoint)
     }
 
-    /// Makes what was reserved real. On failure the caller disconnects and releases.
+    /// Makes the reserved endpoint. After a failure the caller disconnects and releases.
     pub(crate) fn connect(
         &self,
         netns: &Path,
@@ -202,7 +201,7 @@ impl Bridge {
         Ok(self.attachment(netns, endpoint, warnings))
     }
 
-    /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
+    /// Undoes [`Bridge::connect`], however far it came. Idempotent, even without the namespace.
     pub(crate) fn disconnect(&self, endpoint: &OnBridge) -> Result<(), BridgeError> {
         if !endpoint.ports.is_empty() {
             self.state().firewall.remove_ports(endpoint)?;
@@ -211,12 +210,12 @@ impl Bridge {
         Ok(self.state().firewall.remove_sources(endpoint)?)
     }
 
-    /// Gives addresses and host ports back, once nothing uses them any more.
+    /// Releases addresses and host ports, after their last use.
     pub(crate) fn release(&self, sandbox_id: &str, endpoint: &OnBridge) {
         self.state().release(sandbox_id, endpoint);
     }
 
-    /// What a sandbox has.
+    /// Describes a sandbox's network.
     fn attachment(&self, netns: &Path, endpoint: &OnBridge, warnings: Vec<String>) -> Attachment {
         let state = self.state();
         let gateways: Vec<IpAddr> = state.pools.iter().map(|pool| pool.gateway().ip).collect();
@@ -260,13 +259,12 @@ impl Bridge {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held leaves the sockets usable (answers carry sequence numbers) and at worst an
-        // address set aside.
+        // After a panic the sockets are usable (sequence numbers); at worst an address is reserved.
         self.state.lock()
     }
 }
 
-/// The bridge's records, with the sandbox's id.
+/// The bridge's records, by sandbox id.
 fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, &OnBridge)> {
     records
         .iter()
@@ -276,7 +274,7 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
         })
 }
 
-/// The pod's side, on a thread inside its network namespace.
+/// Configures the pod's side, on a thread inside its network namespace.
 fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
     let (addresses, name) = (&endpoint.addresses, &endpoint.interface);
     let mut socket = Socket::open(Family::Route)?;
@@ -286,8 +284,8 @@ fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeE
     })?;
     let ours = ["accept_ra", "addr_gen_mode"];
     for path in ours.map(|key| format!("/proc/sys/net/ipv6/conf/{name}/{key}")) {
-        // Neighbours are no routers, and the link-local address is the one that the spoof check expects. A kernel
-        // without IPv6 has neither.
+        // Neighbours must not act as routers, and the spoof check expects this link-local address.
+        // A kernel without IPv6 lacks these files.
         match fs::write(&path, "0") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(BridgeError::io(format!("set {path} in the pod")))?,
@@ -307,7 +305,6 @@ fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeE
     Ok(socket.run(&steps)?)
 }
 
-/// What of a configuration cannot be, if anything.
 pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
     let word = |name: &str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -332,7 +329,7 @@ pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
     }
 }
 
-/// Takes a pod's links off the node. Gone already is success.
+/// Removes a pod's links from the node; missing ones are fine.
 pub(crate) fn unplug(endpoint: &OnBridge) -> Result<(), NetlinkError> {
     delete_link(&endpoint.veth)?;
     match endpoint.limits {
@@ -341,7 +338,7 @@ pub(crate) fn unplug(endpoint: &OnBridge) -> Result<(), NetlinkError> {
     }
 }
 
-/// The same where only the sandbox's id is known.
+/// The same for a sandbox's id only.
 pub(crate) fn unplug_name(sandbox_id: &str) -> Result<(), NetlinkError> {
     let veth = veth_name(sandbox_id);
     delete_link(&veth)?;
@@ -352,7 +349,7 @@ fn is_at_loopback6(port: &PortMapping) -> bool {
     port.host_ip == Some(Ipv6Addr::LOCALHOST.into())
 }
 
-/// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.
+/// The name of the host's end: 44 bits of the id's FNV-1a hash, so that the id alone finds it.
 fn veth_name(sandbox_id: &str) -> String {
     let hash = sandbox_id
         .bytes()

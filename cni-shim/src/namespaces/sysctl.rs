@@ -1,4 +1,4 @@
-//! Kernel parameters of a sandbox's own namespaces (CRI-206): which names are taken, and the write.
+//! Kernel parameters of a sandbox's own namespaces (CRI-206): the allowed names, and the write.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use crate::types::INTERFACE;
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 4096;
 
-/// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or of none. The flags
-/// say whether it has a network and an IPC namespace of its own.
+/// Rejects a parameter that would affect the host: not namespaced, or of a namespace that the
+/// sandbox does not own. The flags say whether it has its own network and IPC namespaces.
 pub(crate) fn check(
     (net, ipc): (bool, bool),
     name: &str,
@@ -47,7 +47,7 @@ pub(crate) fn check(
     }
 }
 
-/// Whether a parameter is the pod's interface's, which exists only once the network is attached.
+/// Whether a parameter belongs to the pod's interface, which exists only after the attach.
 pub(crate) fn is_of_interface(name: &str) -> bool {
     let mut words = name.split('.');
     let (net, _family, kind, of) = (words.next(), words.next(), words.next(), words.next());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_the_pods_interface_are_told_from_others() {
+    fn parameters_of_the_pods_interface_are_distinguished() {
         for (name, of_interface) in [
             ("net.ipv4.conf.eth0.rp_filter", true),
             ("net.ipv6.neigh.eth0.base_reachable_time_ms", true),
