@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_listed_deeper_than_a_path_can_express() {
+    fn processes_are_listed_deeper_than_a_path_can_say() {
         let (tmp, _) = tree();
         let mut pids = Vec::new();
         list_processes(tmp.path(), &mut pids).unwrap();
