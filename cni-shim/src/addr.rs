@@ -1,16 +1,15 @@
-//! Hardware addresses, and IP networks: values and their texts. Pure.
+//! Hardware addresses and IP networks: values and texts. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mac(pub(crate) [u8; 6]);
 
 impl Mac {
-    /// The hardware address that always goes with an IP: neighbours' caches stay right when an address is given to
-    /// another pod. Locally administered; IPv6 keeps its last four bytes.
+    /// The fixed hardware address of an IP, so that neighbours' caches stay right when another pod
+    /// gets the IP. Locally administered; IPv6 keeps its last four bytes.
     pub(crate) fn of(ip: IpAddr) -> Self {
         let [a, b, c, d] = match ip {
             IpAddr::V4(v4) => v4.octets(),
@@ -22,7 +21,7 @@ impl Mac {
         Self([0x0a, 0x58, a, b, c, d])
     }
 
-    /// The address that the kernel gives an interface of this hardware address (RFC 4291, appendix A).
+    /// The kernel's link-local address for this hardware address (RFC 4291, appendix A).
     pub(crate) fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
         let word = |high, low| u16::from_be_bytes([high, low]);
@@ -39,7 +38,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// An IP network: an address and the length of its prefix. Written `10.88.0.0/16`.
+/// An IP network: an address and a prefix length. Written `10.88.0.0/16`.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -50,13 +49,13 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Refuses a prefix longer than the address.
+    /// `None` for a prefix longer than the address.
     pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         (prefix <= most).then_some(Self { ip, prefix })
     }
 
-    /// The first address of the network.
+    /// The first address.
     pub fn network(self) -> IpAddr {
         match self.ip {
             IpAddr::V4(ip) => {
@@ -110,7 +109,7 @@ impl TryFrom<String> for Cidr {
     }
 }
 
-/// An address as it is on the wire.
+/// The bytes of an address in network order.
 pub(crate) fn ip_bytes(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -133,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_network_survives_being_written_and_holds_its_addresses(v6: bool, bits: u128, prefix in 0u8..=128) {
+        fn a_network_survives_being_written_and_contains_its_addresses(v6: bool, bits: u128, prefix in 0u8..=128) {
             let ip: IpAddr =
                 if v6 { Ipv6Addr::from(bits).into() } else { Ipv4Addr::from(bits as u32).into() };
             match Cidr::new(ip, prefix) {

@@ -1,5 +1,5 @@
-//! The networks that sandboxes have: which backend the next one gets, and effect and record of each in the order that
-//! a crash allows. Only this module writes records.
+//! The networks of sandboxes: chooses the backend of the next one, and orders effects and records
+//! so that a crash between them is safe. Only this module writes records.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,36 +15,36 @@ use crate::error::NetworkError;
 use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 
-/// How often a DEL whose program is in none of the directories fails, before it is taken for done: programs are also
-/// gone for a moment while they are replaced.
+/// Failures of a DEL with a missing program before it counts as done: programs are also missing for
+/// a moment during their replacement.
 const MISSING_TRIES: u32 = 5;
 
-/// All networks of sandboxes, and what gives them.
+/// All networks of sandboxes, and their backends.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     pub(crate) records: Records,
-    /// What is on disk, by sandbox id.
+    /// The records on disk, by sandbox id.
     pub(crate) known: Mutex<BTreeMap<String, Record>>,
-    /// Records that cannot be read: their sandboxes keep what they have.
+    /// Unreadable records; their sandboxes keep their networks.
     pub(crate) unreadable: Mutex<BTreeMap<String, Unreadable>>,
-    /// DELs that failed for want of a program, by sandbox id.
+    /// Number of DELs that failed because of a missing program, by sandbox id.
     pub(crate) missing: Mutex<HashMap<String, u32>>,
     pub(crate) bridge: Option<Bridge>,
     pub(crate) cni: Cni,
-    /// CNI operations at a time.
+    /// Limits concurrent CNI operations.
     pub(crate) permits: Semaphore,
-    /// Shared by CNI operations of sandboxes, exclusive for garbage collection.
+    /// Locked shared by CNI operations of sandboxes, exclusively by garbage collection.
     pub(crate) collecting: RwLock<()>,
 }
 
-/// Who gives the next pod its network.
+/// The backend of the next pod.
 pub(crate) enum Choice {
     Cni(Arc<ConfList>),
     Bridge,
 }
 
 impl Attachments {
-    /// Reads the records of earlier runs. Touches no link. Blocks on small file reads.
+    /// Reads the records of earlier runs, blocking on small files. Touches no link.
     pub(crate) fn load(config: &Config) -> Result<Attachments, NetworkError> {
         let records = Records::open(&config.state_dir)?;
         let loaded = records.load()?;
@@ -65,7 +65,7 @@ impl Attachments {
         })
     }
 
-    /// A valid CNI configuration wins; files that are all invalid are an error, not a reason for another network.
+    /// A valid CNI configuration wins. Only invalid files are an error: the bridge is not used.
     pub(crate) async fn choose(self: &Arc<Self>) -> Result<Choice, NotReady> {
         let unavailable = |why| NotReady::new("CniConfigurationUnavailable", why);
         let asked = vec![self.cni.conf.path().to_owned()];
@@ -115,18 +115,18 @@ impl Attachments {
         endpoint: &OnBridge,
     ) -> Result<(), NetworkError> {
         let Some(bridge) = &self.bridge else {
-            // The bridge was configured away while the pod lived: its link still has to go.
+            // The bridge is no longer configured; the pod's link must be removed anyway.
             unplug(endpoint).map_err(BridgeError::from)?;
             return self.forget(sandbox_id);
         };
         bridge.disconnect(endpoint)?;
         self.forget(sandbox_id)?;
-        // Last: whoever gets the address next must find no record of it.
+        // Last: the next owner of the address must not find this record.
         bridge.release(sandbox_id, endpoint);
         Ok(())
     }
 
-    /// A sandbox's network namespace, and what undoes its attachment.
+    /// A sandbox's network namespace, and the data to undo its attachment.
     pub(crate) fn recorded(&self, sandbox_id: &str) -> Option<(PathBuf, Backend)> {
         let record = self.known.lock().get(sandbox_id).cloned();
         record.map(|record| (record.netns, record.backend))
@@ -167,8 +167,8 @@ impl Attachments {
                 Ok(attachment) => return Ok(attachment),
                 Err(error) => error,
             };
-            // Before another try, too: a sandbox is not added twice without a DEL between. A program that is missing
-            // has added nothing.
+            // Before a retry too: a sandbox must not be added twice without a DEL between. A
+            // missing program has added nothing.
             let missing = Tolerate::MissingPrograms;
             let undone = self.del_by_cni(id, netns, &endpoint, missing).await;
             if undone.is_ok() && patience.waits_for(&error).await {
@@ -219,7 +219,7 @@ impl Attachments {
         }
     }
 
-    /// The sandboxes that a CNI network has to keep, whatever of them can be read (CRI-517), and their interfaces.
+    /// Sandboxes that a CNI network must keep, unreadable ones too (CRI-517), and their interfaces.
     pub(crate) fn valid_attachments(&self, network: &str) -> Vec<(String, String)> {
         let known = self.known.lock();
         let readable = known.values().filter_map(|record| match &record.backend {
@@ -236,5 +236,5 @@ impl Attachments {
 }
 
 pub(crate) fn log_undo(sandbox: &str, error: &NetworkError) {
-    tracing::warn!(sandbox, %error, "the network of a sandbox could not be torn down completely");
+    tracing::warn!(sandbox, %error, "cannot completely undo the network of a sandbox");
 }

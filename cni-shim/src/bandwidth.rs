@@ -1,4 +1,4 @@
-//! Limits of a pod's bandwidth: from annotations (CRI-520), in the form that CNI plugins take. Pure.
+//! Bandwidth limits of pods: parsed from annotations (CRI-520), in the form of CNI plugins. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
-/// Limits outside of 1k to 1P bits per second are refused, as by peers.
+/// The accepted range, 1k to 1P bits per second, as in other runtimes.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 
-/// In bits per second; 0 is none.
+/// In bits per second, and bits; 0 is unlimited. Some runtimes capitalize the keys, as Go accepts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Limits {
@@ -19,7 +19,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What a pod's annotations ask for; `None` if they do not speak of it.
+    /// The limits in a pod's annotations, without bursts; `None` without such annotations.
     pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
         let rate = |annotation: &str| {
             let Some(text) = annotations.get(annotation) else {
@@ -53,8 +53,8 @@ impl Limits {
     }
 }
 
-/// A Kubernetes quantity as a whole number, rounded up as Kubernetes does: decimal digits with an optional sign and
-/// fraction, and a suffix (`k`, `Mi`, `m`…) or an exponent (`e6`). `None` also when it is outside of [`RATES`].
+/// Parses a Kubernetes quantity, rounded up likewise: decimal digits with an optional sign and
+/// fraction, a suffix (`k`, `Mi`, `m`…) or an exponent (`e6`). `None` outside of [`RATES`].
 fn bits_per_second(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let number_end = text
@@ -62,9 +62,9 @@ fn bits_per_second(text: &str) -> Option<u64> {
         .unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
     let (factor, exponent) = scale(suffix)?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits = [whole, fraction].concat();
-    // More digits than any rate in range has; the rest of the arithmetic cannot overflow then.
+    let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = [integer, fraction].concat();
+    // No rate in range has more digits; the rest of the arithmetic then cannot overflow.
     if digits.is_empty() || digits.len() > 18 || fraction.contains('.') {
         return None;
     }
@@ -79,14 +79,14 @@ fn bits_per_second(text: &str) -> Option<u64> {
     u64::try_from(rate).ok().filter(|rate| RATES.contains(rate))
 }
 
-/// What a suffix multiplies by: a power of two, and the exponent of a power of ten.
+/// The factor of a suffix: a power of two, and the exponent of a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
     let position = |suffixes: &[&str]| suffixes.iter().position(|one| *one == suffix);
-    // By place: 10^-9, 10^-6, …
+    // By position: 10^-9, 10^-6, …
     if let Some(thousands) = position(&["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]) {
         return Some((1, 3 * thousands as i32 - 9));
     }
-    // By place: 2^0 (met above), 2^10, …
+    // By position: 2^0 (matched above), 2^10, …
     if let Some(kibis) = position(&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]) {
         return Some((1 << (10 * kibis), 0));
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_no_quantity_is_refused_by_the_annotations_name() {
+    fn an_invalid_quantity_is_rejected_with_the_annotations_name() {
         let with = |value: &str| Limits::of(&[(EGRESS.to_owned(), value.to_owned())].into());
         assert_eq!(
             with("10mbps").expect_err("is no quantity"),

@@ -1,4 +1,4 @@
-//! What sandboxes have of the network, and what is left of those that are gone.
+//! Lists the networks of sandboxes, and collects leftovers of removed ones.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,34 +10,34 @@ use crate::network::Network;
 use crate::record::{Backend, Record};
 use crate::types::{INTERFACE, PortMapping};
 
-/// Also by this [`crate::Network::collect`] knows what it has to abandon.
+/// [`crate::Network::collect`] abandons leftovers of this kind.
 const UNREADABLE: &str = "unreadable record";
 
-/// A sandbox's network, as it is recorded.
+/// A sandbox's recorded network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attached {
     pub sandbox_id: String,
     pub netns: PathBuf,
-    /// Whether by CNI plugins; else on the built-in bridge.
+    /// Attached by CNI plugins, otherwise on the built-in bridge.
     pub by_cni: bool,
-    /// Of the CNI list, or of the bridge.
+    /// The name of the CNI list, or of the bridge.
     pub network: String,
     pub interface: String,
-    /// The primary one first; none while it is being attached.
+    /// The primary one first; empty during the attach.
     pub addresses: Vec<String>,
     pub ports: Vec<PortMapping>,
-    /// Why the record cannot be read; what else is told is empty then.
+    /// Why the record cannot be read; other fields are then empty.
     pub problem: Option<String>,
 }
 
-/// Something of the network that no sandbox owns.
+/// A part of the network without a sandbox.
 #[derive(Debug)]
 pub struct Leftover {
-    /// Empty for what plugins themselves collect.
+    /// Empty for the garbage collection of plugins.
     pub sandbox_id: String,
     pub network: String,
     pub what: &'static str,
-    /// Whether it is gone; of a mere look, fine.
+    /// The result of its removal; `Ok` for a dry run.
     pub outcome: Result<(), NetworkError>,
 }
 
@@ -88,16 +88,17 @@ impl Network {
         .await
     }
 
-    /// Detaches every sandbox that is not in `valid`, then lets CNI plugins collect (CRI-517). For the start, once all
-    /// sandboxes are known. Goes on after a failure and returns the first.
+    /// Detaches every sandbox that is not in `valid`, then runs the garbage collection of CNI
+    /// plugins (CRI-517). For the start, when all sandboxes are known. Continues after a failure
+    /// and returns the first.
     pub async fn gc(&self, valid: &HashSet<String>) -> Result<(), NetworkError> {
         let left = self.collect(|| valid.clone(), false).await;
         let outcomes = left.into_iter().map(|one| one.outcome);
         outcomes.fold(Ok(()), Result::and)
     }
 
-    /// The same at any time, and what it came to; or, if it is only to `look`, what it would. `valid` is asked for once
-    /// what there is was noted, so that a sandbox made meanwhile is not taken for one that is gone.
+    /// The same at any time, with all results; `look` makes it a dry run. `valid` is called after
+    /// the listing, so that a sandbox made meanwhile is not collected.
     pub async fn collect(
         &self,
         valid: impl FnOnce() -> HashSet<String>,
@@ -128,7 +129,7 @@ impl Network {
             .map(|(id, network)| (id, network, "attachment"))
             .collect();
         if let Some(list) = &list {
-            // An attachment that is under way has a record, and no result yet.
+            // An attachment in progress has a record, but no result yet.
             let attached = |id: &str| valid.contains(id) || all.known.lock().contains_key(id);
             let dead = all.cni.find_dead(&list.name, attached).into_iter();
             orphans.extend(dead.map(|id| (id, list.name.clone(), "cached result")));
@@ -141,7 +142,7 @@ impl Network {
         for (sandbox_id, network, what) in orphans {
             let outcome = match what {
                 _ if look => Ok(()),
-                // Nobody is left whom such a record could speak for.
+                // No sandbox is left that could need such a record.
                 UNREADABLE => self.abandon(&sandbox_id).await,
                 _ => self.detach(&sandbox_id).await,
             };

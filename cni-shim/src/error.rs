@@ -27,13 +27,13 @@ pub enum NetworkError {
     Namespace(#[from] NamespaceError),
     #[error(transparent)]
     Cni(#[from] CniError),
-    /// The blocking worker was lost: the process is ending.
+    /// The blocking worker was lost, since the process is ending.
     #[error("network worker: {0}")]
     Worker(String),
 }
 
 impl NetworkError {
-    /// Whether no pod could get a network now, and this one may later (CRI-503).
+    /// Whether no pod can get a network now, but may later (CRI-503).
     pub fn is_not_ready(&self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
-//! The network of a pod sandbox.
+//! The network of pod sandboxes.
 //!
-//! Knows sandboxes by an id and a network namespace, and nothing of CRI or NRI.
+//! Knows a sandbox by its id and network namespace only; knows neither CRI nor NRI.
 
 mod addr;
 mod attachments;

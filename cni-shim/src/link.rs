@@ -1,7 +1,7 @@
-//! Links and addresses: the few rtnetlink messages a pod's network is made of.
+//! Links and addresses: the rtnetlink messages of a pod's network.
 //!
-//! Functions here only build messages or read answers; who sends them, and in which network namespace, is the
-//! caller's business.
+//! Functions only build messages or parse answers. The caller sends them, and chooses the
+//! namespace.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -47,10 +47,10 @@ pub(crate) const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 const IFINFO: usize = 16;
 const IFADDR: usize = 8;
-/// The loopback device has this index in every network namespace.
+/// Its index in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// A link as the kernel reports it.
+/// A link, as reported by the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     pub index: u32,
@@ -61,7 +61,7 @@ pub struct Link {
     pub counters: Counters,
 }
 
-/// A link's traffic since it was made.
+/// A link's traffic since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub rx_packets: u64,
@@ -91,7 +91,7 @@ impl Counters {
     }
 }
 
-/// Asks for a link by name; `None` when there is none.
+/// Looks up a link by name.
 pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
     let step = format!("look up link {name}");
     let request = Message::new(RTM_GETLINK, 0, step, named(name, 0)).tolerate(Errno::NODEV);
@@ -103,7 +103,6 @@ pub(crate) fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
     Ok(links(&socket.dump(RTM_GETLINK, "list links", ifinfo(0, 0))?).collect())
 }
 
-/// The addresses of one link.
 pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkError> {
     let replies = socket.dump(RTM_GETADDR, "list addresses", ifaddr(0, 0, 0))?;
     let is_of_link = |reply: &&Reply| reply.kind == RTM_NEWADDR && reply.word(4) == index;
@@ -120,7 +119,7 @@ pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, Ne
         .collect())
 }
 
-/// Makes a bridge, up, with a hardware address of its own (it would else follow its ports').
+/// Makes a bridge, up, with a fixed hardware address; otherwise it would follow its ports'.
 pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
     let kind = Attrs::default().put(IFLA_INFO_KIND, b"bridge");
     let body = put_mtu(named(name, IFF_UP).put(IFLA_ADDRESS, &mac.0), mtu);
@@ -128,7 +127,6 @@ pub(crate) fn add_bridge(name: &str, mac: Mac, mtu: Option<u32>) -> Message {
     new_link(step, body.nest(IFLA_LINKINFO, kind))
 }
 
-/// Makes an intermediate device, up.
 pub(crate) fn add_ifb(name: &str) -> Message {
     let kind = Attrs::default().put(IFLA_INFO_KIND, b"ifb");
     let step = format!("create ifb device {name}");
@@ -139,18 +137,18 @@ pub(crate) fn add_ifb(name: &str) -> Message {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VethPair<'a> {
     pub(crate) host_name: &'a str,
-    /// Index of the bridge the host's end joins.
+    /// Index of the bridge for the host's end.
     pub(crate) bridge: u32,
     pub(crate) pod_name: &'a str,
     pub(crate) pod_mac: Mac,
-    /// The pod's network namespace: its end is made there, never seen by the host.
+    /// The pod's network namespace: its end is made there, and never visible on the host.
     pub(crate) netns: BorrowedFd<'a>,
     pub(crate) mtu: Option<u32>,
 }
 
-/// Makes the pair, the host's end up.
+/// Makes the pair, with the host's end up.
 pub(crate) fn add_veth(pair: &VethPair<'_>) -> Message {
-    // Not up yet: while the pair is made, its ends do not know each other and the kernel answers ENOTCONN.
+    // Not up yet: during creation the ends do not know each other, and the kernel returns ENOTCONN.
     let peer = named(pair.pod_name, 0)
         .put(IFLA_ADDRESS, &pair.pod_mac.0)
         .put(IFLA_NET_NS_FD, &pair.netns.as_raw_fd().to_ne_bytes());
@@ -167,7 +165,7 @@ fn new_link(step: String, body: Attrs) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, step, body)
 }
 
-/// The kernel's default where nobody says.
+/// `None` leaves the kernel's default.
 fn put_mtu(body: Attrs, mtu: Option<u32>) -> Attrs {
     match mtu {
         Some(mtu) => body.put_u32(IFLA_MTU, mtu),
@@ -175,7 +173,7 @@ fn put_mtu(body: Attrs, mtu: Option<u32>) -> Attrs {
     }
 }
 
-/// Lets a bridge port send back what came in by it: a pod that reaches itself through its own host port (CRI-538).
+/// Lets a bridge port send packets back, for a pod that uses its own host port (CRI-538).
 pub(crate) fn set_hairpin(port: &str) -> Message {
     let mode = Attrs::default().put(IFLA_BRPORT_MODE, &[1]);
     let info = Attrs::default().put(IFLA_INFO_SLAVE_KIND, b"bridge");
@@ -183,31 +181,30 @@ pub(crate) fn set_hairpin(port: &str) -> Message {
     Message::new(RTM_NEWLINK, 0, format!("set hairpin mode of {port}"), body)
 }
 
-/// Brings the loopback device up; the kernel gives it its addresses (CRI-535).
+/// Brings the loopback device up; the kernel assigns its addresses (CRI-535).
 pub(crate) fn loopback_up() -> Message {
     Message::new(RTM_NEWLINK, 0, "bring lo up", ifinfo(LOOPBACK, IFF_UP))
 }
 
-/// Brings a link up by name.
 pub(crate) fn set_up(name: &str) -> Message {
     let step = format!("bring {name} up");
     Message::new(RTM_NEWLINK, 0, step, named(name, IFF_UP))
 }
 
-/// Deletes a link by name; one that is gone already counts as deleted.
+/// Deletes a link by name; a missing one is fine.
 pub(crate) fn delete(name: &str) -> Message {
     let step = format!("delete link {name}");
     Message::new(RTM_DELLINK, 0, step, named(name, 0)).tolerate(Errno::NODEV)
 }
 
-/// Whether an event says that the link `name` is gone. The same type with a bridge's family only says that a port left.
+/// Whether link `name` was removed. With a bridge's family the event means that a port left.
 pub(crate) fn is_gone(event: &Reply, name: &str) -> bool {
     event.kind == RTM_DELLINK
         && event.body.first() == Some(&AF_UNSPEC)
         && event.attribute(IFINFO, IFLA_IFNAME).map(text).as_deref() == Some(name)
 }
 
-/// Gives a link an address. IPv6 skips duplicate detection: addresses here are handed out once.
+/// Adds an address to a link. IPv6 skips duplicate detection: addresses here are unique.
 pub(crate) fn add_address(index: u32, address: Cidr) -> Message {
     let (bytes, v4) = (ip_bytes(address.ip), address.ip.is_ipv4());
     let mut body = ifaddr(if v4 { AF_INET } else { AF_INET6 }, address.prefix, index)
@@ -249,12 +246,12 @@ fn links(replies: &[Reply]) -> impl Iterator<Item = Link> {
         })
 }
 
-/// About the link of this name, and with `flags` to set.
+/// For the link of this name, with `flags` to set.
 fn named(name: &str, flags: u32) -> Attrs {
     ifinfo(0, flags).put_str(IFLA_IFNAME, name)
 }
 
-/// `struct ifinfomsg` with `flags` to set (and nothing to clear).
+/// `struct ifinfomsg` with `flags` to set.
 fn ifinfo(index: u32, flags: u32) -> Attrs {
     let words = [0, index, flags, flags].map(u32::to_ne_bytes);
     Attrs::after(words.as_flattened())

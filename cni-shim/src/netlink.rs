@@ -1,11 +1,11 @@
-//! A netlink socket, and messages to send through it: the one encoder for rtnetlink (links, addresses, routes) and
-//! nfnetlink (nftables).
+//! Netlink sockets and messages: the encoder for rtnetlink (links, routes) and nfnetlink
+//! (nftables).
 //!
-//! Why no crate: the work per pod is six fixed messages, sent as **one** datagram per network namespace and answered
-//! synchronously by the kernel, and the nftables crates shell out or are GPL. What is here is the wire format and no
-//! policy: lengths, padding, acknowledgements. One file, for a socket is nothing without its messages' numbers and flags.
+//! No crate fits: a pod needs six fixed messages, sent as **one** datagram per network namespace
+//! and answered synchronously by the kernel, while nftables crates start programs or are GPL. This
+//! module has the wire format only: lengths, padding, acknowledgements.
 //!
-//! A socket belongs for ever to the network namespace of the thread that opened it.
+//! A socket belongs to the network namespace of the thread that opened it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -28,21 +28,21 @@ const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER: usize = 16;
-/// The kernel answers while it handles the request; this bounds a kernel that does not.
+/// The kernel answers while it handles the request; this limits one that does not.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A dump of more than this many datagrams is refused: nothing here asks for so much.
+/// Limit of a dump's datagrams; no request here needs more.
 const MAX_DATAGRAMS: usize = 4096;
 
-/// A request the kernel refused, or could not be sent.
+/// A request that the kernel rejected, or that could not be sent.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {errno}")]
 pub struct NetlinkError {
-    /// The failed request, in words.
+    /// The failed request.
     pub step: String,
     pub errno: Errno,
 }
 
-/// Attributes under construction, after the fixed structure that a message begins with (as does the peer of a veth pair).
+/// Attributes under construction, after the fixed structure of a message (or of a veth peer).
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Attrs(Vec<u8>);
 
@@ -62,17 +62,17 @@ impl Attrs {
         self
     }
 
-    /// An integer in host order (rtnetlink).
+    /// Adds an integer in host order (rtnetlink).
     pub(crate) fn put_u32(self, kind: u16, value: u32) -> Self {
         self.put(kind, &value.to_ne_bytes())
     }
 
-    /// An integer in network order (nfnetlink).
+    /// Adds an integer in network order (nfnetlink).
     pub(crate) fn put_be32(self, kind: u16, value: u32) -> Self {
         self.put(kind, &value.to_be_bytes())
     }
 
-    /// A string with its final NUL.
+    /// Adds a string with its final NUL.
     pub(crate) fn put_str(self, kind: u16, value: &str) -> Self {
         self.put(kind, &[value.as_bytes(), &[0]].concat())
     }
@@ -86,7 +86,7 @@ impl Attrs {
     }
 }
 
-/// One request: type, flags, fixed structure and attributes, and the words an error of it starts with.
+/// One request: type, flags, fixed structure and attributes, and the prefix of its errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     kind: u16,
@@ -97,7 +97,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// `step` names the object and what is done to it, for the error.
+    /// `step` names the operation and its object, for errors.
     pub(crate) fn new(kind: u16, flags: u16, step: impl Into<String>, body: Attrs) -> Self {
         Self {
             kind,
@@ -108,13 +108,13 @@ impl Message {
         }
     }
 
-    /// Takes this answer for success: what was asked is already so, or what was looked up is not there.
+    /// Treats this error as success: the state already exists, or the object does not.
     pub(crate) fn tolerate(mut self, errno: Errno) -> Self {
         self.tolerated = Some(errno);
         self
     }
 
-    /// What an answer says against it.
+    /// The error in an answer, unless tolerated.
     fn refusal(&self, reply: &Reply) -> Option<NetlinkError> {
         let errno = reply.errno().filter(|errno| Some(*errno) != self.tolerated);
         errno.map(|errno| self.error(errno))
@@ -139,7 +139,7 @@ impl Message {
     }
 }
 
-/// One message the kernel sent: its type and what follows the header.
+/// One message of the kernel: its type and the bytes after the header.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) kind: u16,
@@ -158,7 +158,7 @@ impl Reply {
         attributes(self.body.get(fixed..).unwrap_or_default())
     }
 
-    /// The integer at this place of the fixed structure; 0 after its end.
+    /// The integer at this offset of the fixed structure; 0 beyond its end.
     pub(crate) fn word(&self, at: usize) -> u32 {
         word(&self.body, at)
     }
@@ -174,12 +174,11 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, u32::from_ne_bytes)
 }
 
-/// The first attribute of a kind.
 pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// Walks attributes; stops at the first that does not fit.
+/// Iterates over attributes, up to the first that does not fit.
 fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
@@ -190,14 +189,14 @@ fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Which half of netlink a socket speaks.
+/// The netlink family of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     Route,
     Netfilter,
 }
 
-/// A netlink socket of the network namespace it was opened in.
+/// A netlink socket, in the network namespace where it was opened.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -210,7 +209,7 @@ impl Socket {
         Self::listen(family, 0)
     }
 
-    /// Opens a socket that also hears of what others change: see [`Socket::next_events`].
+    /// Opens a socket that also receives events of other changes: see [`Socket::next_events`].
     pub(crate) fn listen(family: Family, groups: u32) -> Result<Self, NetlinkError> {
         let protocol = match family {
             Family::Route => None,
@@ -237,8 +236,8 @@ impl Socket {
         })
     }
 
-    /// Sends all messages as one datagram and waits for an acknowledgement of each. They are carried out and answered in
-    /// order; a refused one does not stop the later ones. The first refusal is the error.
+    /// Sends all messages as one datagram and waits for each acknowledgement. The kernel processes
+    /// them in order; a rejected one does not stop the others. The first rejection is the error.
     pub(crate) fn run(&mut self, messages: &[Message]) -> Result<(), NetlinkError> {
         let first = self.send(messages)?;
         let mut waiting = messages.len();
@@ -259,7 +258,7 @@ impl Socket {
         refused
     }
 
-    /// Sends one message and collects what the kernel answers, dumps included; nothing, with a refusal that is tolerated.
+    /// Sends one message and collects the answers, dumps included; none after a tolerated error.
     pub(crate) fn ask(&mut self, message: &Message) -> Result<Vec<Reply>, NetlinkError> {
         let sequence = self.send(std::slice::from_ref(message))?;
         let mut answers = Vec::new();
@@ -278,7 +277,7 @@ impl Socket {
         Err(message.error(Errno::MSGSIZE))
     }
 
-    /// Asks for everything of a kind.
+    /// Lists all objects of a kind.
     pub(crate) fn dump(
         &mut self,
         kind: u16,
@@ -288,9 +287,9 @@ impl Socket {
         self.ask(&Message::new(kind, NLM_F_DUMP, step, body))
     }
 
-    /// Sends a transaction of nftables: it is carried out as a whole or not at all. `begin` and `end` frame it.
+    /// Sends an nftables transaction, which is atomic, framed by `begin` and `end`.
     ///
-    /// Refusals are answered without being asked for and in order, so only the last step asks for an answer: a
+    /// Rejections are always answered, in order, so only the last step requests an answer: a
     /// thousand acknowledgements would not fit the receive buffer.
     pub(crate) fn transact(
         &mut self,
@@ -320,7 +319,7 @@ impl Socket {
                     continue; // an answer to an earlier, abandoned request
                 }
                 if position == 0 {
-                    // The frame was refused, or the commit failed.
+                    // The frame was rejected, or the commit failed.
                     return Err(begin.error(reply.errno().unwrap_or(Errno::IO)));
                 }
                 if let Some(error) = steps[position - 1].refusal(&reply) {
@@ -339,7 +338,7 @@ impl Socket {
         self.receive(&asked)
     }
 
-    /// Sends messages, asking for an answer to each; returns the first one's number.
+    /// Sends messages, requesting an answer to each; returns the first sequence number.
     fn send(&mut self, messages: &[Message]) -> Result<u32, NetlinkError> {
         let mut datagram = Vec::with_capacity(1024);
         let first = self.sequence.wrapping_add(1);
@@ -383,7 +382,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Cuts a datagram into messages; stops at the first whose length is impossible.
+/// Splits a datagram into messages, up to the first invalid length.
 fn split(mut rest: &[u8]) -> Vec<Reply> {
     let mut replies = Vec::new();
     while let Some(header) = rest.get(..HEADER) {
@@ -429,7 +428,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_put_is_found_again(values in prop::collection::vec((1u16..0x3fff, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+        fn attributes_are_found_again(values in prop::collection::vec((1u16..0x3fff, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
             let mut attrs = Attrs::default();
             for (kind, value) in &values {
                 attrs = attrs.put(*kind, value);

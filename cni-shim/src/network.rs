@@ -1,5 +1,5 @@
-//! The face to the network of all sandboxes: attach and detach. Which backend a sandbox gets, and each effect in its
-//! order with the record, is in `attachments.rs`.
+//! The interface to the network of all sandboxes: attach, detach, check. `attachments.rs` chooses
+//! the backend, and orders effects and records.
 //!
 //! ```text
 //!   (none) ──attach──► recorded ──effects──► attached ──detach──► effects undone ──► (none)
@@ -19,20 +19,20 @@ use crate::record::Backend;
 use crate::turns::Turns;
 use crate::types::{Attach, Attachment, Config, NotReady};
 
-/// How often it is looked again while a pod waits for a network.
+/// Interval of checks while a pod waits for a network.
 const READY_PAUSE: Duration = Duration::from_millis(200);
 
-/// A handle; clones share everything.
+/// A handle; clones share its state.
 #[derive(Debug, Clone)]
 pub struct Network {
     pub(crate) attachments: Arc<Attachments>,
     turns: Turns,
-    /// How long a pod waits for a network that is not ready.
+    /// How long a pod waits for a ready network.
     ready_timeout: Duration,
 }
 
 impl Network {
-    /// Reads the records of earlier runs. Touches no link. Blocks on small file reads.
+    /// Reads the records of earlier runs, blocking on small files. Touches no link.
     pub fn new(config: Config) -> Result<Self, NetworkError> {
         Ok(Self {
             attachments: Arc::new(Attachments::load(&config)?),
@@ -41,7 +41,7 @@ impl Network {
         })
     }
 
-    /// Whether a pod could get a network now (CRI-104, CRI-503). The configuration directory is looked at each time.
+    /// Whether a pod could get a network now (CRI-104, CRI-503). Always reads the directory.
     pub async fn status(&self) -> Result<(), NotReady> {
         match self.attachments.choose().await? {
             Choice::Cni(list) => self.attachments.cni.status(&list).await,
@@ -52,8 +52,8 @@ impl Network {
         }
     }
 
-    /// Gives a sandbox its network. On failure nothing of it is left, or what could not be undone stays recorded for
-    /// [`Network::detach`] and [`Network::gc`]. Not to be cancelled: run it on a task of its own.
+    /// Attaches a sandbox. A failure leaves nothing, or a record of the rest for
+    /// [`Network::detach`] and [`Network::gc`]. Not safe to cancel: run it in its own task.
     pub async fn attach(&self, attach: Attach) -> Result<Attachment, NetworkError> {
         check_id(&attach.sandbox_id)?;
         let sandbox_id = attach.sandbox_id.clone();
@@ -86,16 +86,16 @@ impl Network {
         }
     }
 
-    /// Takes a sandbox's network away; from the record alone, so also after a crash. Idempotent. A sandbox without a
-    /// record may still be in the CNI result cache, after a reboot or from another runtime; it is deleted from there.
+    /// Detaches a sandbox, idempotent; from its record alone, so also after a crash. Without a
+    /// record (after a reboot, of another runtime) it deletes entries of the CNI result cache.
     pub async fn detach(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
         self.detach_in_turn(sandbox_id).await
     }
 
-    /// Forgets a sandbox whatever its network says: what can be undone is undone, the rest is left and logged. For a
-    /// removal that somebody forces.
+    /// Forgets a sandbox; network parts that cannot be undone stay and are logged. For forced
+    /// removals.
     pub async fn abandon(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
@@ -121,7 +121,7 @@ impl Network {
                 reason: record.reason.clone(),
             });
         }
-        // A record of CNI's programs goes here, after all else; the bridge's goes in `undo`, and when abandoned, either.
+        // A CNI record is removed here, last; a bridge's in `undo`; others in `abandon`.
         let by_cni = matches!(
             self.attachments.recorded(sandbox_id),
             Some((_, Backend::Cni(_)))
@@ -134,8 +134,8 @@ impl Network {
         }
     }
 
-    /// Takes away what the record says, and the record if it is the bridge's; without a record, what the result cache
-    /// has. What tolerates everything goes on after a failure, and gives addresses back.
+    /// Undoes a recorded network, and removes a bridge's record; without one, undoes cached
+    /// results. `Tolerate::Everything` continues after a failure and releases the addresses.
     async fn undo(&self, sandbox_id: &str, tolerate: Tolerate) -> Result<(), NetworkError> {
         let added = match self.attachments.recorded(sandbox_id) {
             Some((_, Backend::Bridge(endpoint))) => {

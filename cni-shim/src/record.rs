@@ -1,9 +1,9 @@
 //! Attachment records: one JSON file per attached sandbox, `<state>/attachments/<sandbox id>.json`.
 //!
-//! A record is written **before** the first effect (CRI-810) and removed after the last undo, and it alone says which
-//! addresses and host ports are in use. It is replaced atomically and not synced: what it describes (links, network
-//! namespaces) does not outlive the kernel either; and the network plugins' own state is found again through the
-//! result cache.
+//! A record is written **before** the first effect (CRI-810) and removed after the last undo;
+//! records alone determine which addresses and host ports are in use. A record is replaced
+//! atomically and not synced: its links and network namespaces end with the kernel too, and the
+//! state of network plugins is found again by the result cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
 use crate::bandwidth::Limits;
-use crate::file::{self, gone};
+use crate::file::{self, ignore_missing};
 use crate::types::PortMapping;
 
 const SCHEMA: u32 = 1;
 const RECORD_MAX: u64 = 4 << 20;
 
-/// A record could not be listed, written or removed.
+/// Listing, writing or removing a record failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {cause}")]
 pub struct RecordError {
@@ -36,7 +36,6 @@ impl RecordError {
     }
 }
 
-/// One sandbox's record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     schema: u32,
@@ -45,7 +44,7 @@ pub(crate) struct Record {
     pub(crate) backend: Backend,
 }
 
-/// The endpoint that a sandbox has on a network: what undoes its attachment.
+/// A sandbox's endpoint on a network: the data to undo its attachment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Backend {
@@ -53,7 +52,7 @@ pub(crate) enum Backend {
     Cni(OnCni),
 }
 
-/// An endpoint on the built-in bridge: a veth pair, and what was given with it.
+/// An endpoint on the built-in bridge: a veth pair and its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OnBridge {
     /// The host's end of the veth pair.
@@ -69,7 +68,7 @@ pub(crate) struct OnBridge {
 pub(crate) struct OnCni {
     pub(crate) network: String,
     pub(crate) interface: String,
-    /// The configuration list as it was used.
+    /// The configuration list of the ADD.
     pub(crate) config: serde_json::Value,
     pub(crate) args: Vec<(String, String)>,
     pub(crate) capability_args: BTreeMap<String, serde_json::Value>,
@@ -82,7 +81,7 @@ impl OnBridge {
 }
 
 impl OnCni {
-    /// The host ports that its plugins were asked for.
+    /// The host ports requested from its plugins.
     pub(crate) fn ports(&self) -> Vec<PortMapping> {
         let asked = self.capability_args.get("portMappings").cloned();
         asked
@@ -102,37 +101,34 @@ impl Record {
     }
 }
 
-/// Result of [`Records::load`], by sandbox id.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub(crate) records: BTreeMap<String, Record>,
     pub(crate) unreadable: BTreeMap<String, Unreadable>,
 }
 
-/// A record that is there and cannot be read.
+/// An existing record that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) reason: String,
-    /// What looks like an address in it: nobody else is given these.
+    /// Texts in it that are addresses: they are not given to other pods.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// The directory of records.
 #[derive(Debug)]
 pub(crate) struct Records {
     dir: PathBuf,
 }
 
 impl Records {
-    /// Opens the directory, making it when missing.
+    /// Opens the directory; makes it if missing.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, RecordError> {
         let dir = state_dir.join("attachments");
         fs::create_dir_all(&dir).map_err(RecordError::at(format!("create {}", dir.display())))?;
         Ok(Self { dir })
     }
 
-    /// Every record. One that cannot be read, or is of a newer schema, stays where it is; a half-written temporary
-    /// file is removed.
+    /// Loads all records. Unreadable and newer ones stay in place; unfinished files are removed.
     pub(crate) fn load(&self) -> Result<Loaded, RecordError> {
         let step = || RecordError::at(format!("list {}", self.dir.display()));
         let mut records = BTreeMap::new();
@@ -146,7 +142,7 @@ impl Records {
                         let Some(id) = path.file_stem().and_then(|stem| stem.to_str()) else {
                             continue;
                         };
-                        tracing::error!(record = %path.display(), reason, "unreadable attachment record; kept");
+                        tracing::error!(record = %path.display(), reason, "cannot read an attachment record; it stays in place");
                         let addresses = addresses_in(&fs::read(&path).unwrap_or_default());
                         unreadable.insert(id.to_owned(), Unreadable { reason, addresses });
                     }
@@ -168,13 +164,13 @@ impl Records {
             .map_err(RecordError::at(format!("write {}", path.display())))
     }
 
-    /// Removes a record; one that is gone already counts as removed.
+    /// Removes a record; a missing one is fine.
     pub(crate) fn remove(&self, sandbox_id: &str) -> Result<(), RecordError> {
         let path = self.path(sandbox_id);
-        gone(fs::remove_file(&path)).map_err(RecordError::at(format!("remove {}", path.display())))
+        ignore_missing(fs::remove_file(&path))
+            .map_err(RecordError::at(format!("remove {}", path.display())))
     }
 
-    /// Where the record of a sandbox lies.
     pub(crate) fn path(&self, sandbox_id: &str) -> PathBuf {
         self.dir.join(format!("{sandbox_id}.json"))
     }
@@ -200,7 +196,7 @@ fn read(path: &Path) -> Result<Record, String> {
     }
 }
 
-/// Whatever stands in quotes and is an address, with or without a prefix length.
+/// Addresses in quotes, with or without a prefix length.
 fn addresses_in(bytes: &[u8]) -> Vec<IpAddr> {
     let text = String::from_utf8_lossy(bytes);
     let words = text.split('"');
@@ -261,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_record_twice_is_no_error() {
+    fn a_record_may_be_removed_twice() {
         let dir = tempfile::tempdir().expect("a directory");
         let records = Records::open(dir.path()).expect("opens");
         records.write(&record("a")).expect("writes");
         records.remove("a").expect("removes");
-        records.remove("a").expect("is gone already");
+        records.remove("a").expect("is removed already");
         assert!(records.load().expect("loads").records.is_empty());
     }
 }

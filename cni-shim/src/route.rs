@@ -1,4 +1,4 @@
-//! Routes, as messages to build: who sends them, and in which network namespace, is the caller's business.
+//! Messages and answers for routes. The caller sends them, in the network namespace of its choice.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 const RTMSG: usize = 12;
-/// After the loopback device's own route, which is the one for what is sent.
+/// Lower priority than the loopback device's own route, which serves sending.
 const AFTER_LOOPBACK: u32 = 4096;
 
 /// The default route through `gateway` on a link.
@@ -32,8 +32,8 @@ pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
     Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, step, body)
 }
 
-/// Lets answers to `::1` come in by a link, whose connection tracking has just made them such: the kernel takes none by
-/// a link that the loopback address has no route on. What arrives with that address on the wire it drops before.
+/// Lets a link receive answers to `::1`, which connection tracking has restored: the kernel
+/// requires a route on the link. Packets with this address on the wire are dropped before.
 pub(crate) fn add_loopback6_route(index: u32) -> Message {
     let loopback = Ipv6Addr::LOCALHOST;
     let body = rtmsg(AF_INET6, 128, RT_TABLE_LOCAL, RTN_LOCAL)
@@ -44,7 +44,7 @@ pub(crate) fn add_loopback6_route(index: u32) -> Message {
     Message::new(RTM_NEWROUTE, NLM_F_CREATE, step, body).tolerate(Errno::EXIST)
 }
 
-/// `struct rtmsg`, to a destination whose prefix is so long.
+/// `struct rtmsg`, for a destination with this prefix length.
 fn rtmsg(family: u8, prefix: u8, table: u8, kind: u8) -> Attrs {
     let mut fixed = [0u8; RTMSG];
     fixed[..8].copy_from_slice(&[family, prefix, 0, 0, table, RTPROT_STATIC, 0, kind]);

@@ -1,11 +1,11 @@
-//! Traffic control: the messages that slow down what a link sends, or what it receives.
+//! Traffic control: messages that limit what a link sends or receives.
 //!
 //! ```text
 //!   to the pod      host's end of the pair: tbf
-//!   from the pod    host's end: ingress ─u32, matches all─► mirred: redirect ─► ifb device: tbf ─► back to the bridge
+//!   from the pod    host's end: ingress ─u32, all─► mirred: redirect ─► ifb: tbf ─► bridge
 //! ```
-//! A queue works on what a link sends only, so what comes in is sent through a device that does nothing else. The
-//! pod's own end would need neither, but is the pod's to change.
+//! A queue limits only what a link sends, so received packets are sent through an ifb device. The
+//! pod's own end would be simpler, but the pod can change it.
 
 use crate::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_REPLACE};
 
@@ -33,10 +33,10 @@ const TC_ACT_STOLEN: i32 = 4;
 const TCA_EGRESS_REDIR: i32 = 1;
 const ETH_P_ALL: u16 = 3;
 
-/// What may be sent at once: as much as the rate gives in this time, but whole large packets.
+/// The default burst: the rate's amount in this fraction of a second, at least a few large packets.
 const BURST_FRACTION: u64 = 20;
 const BURST_MIN: u64 = 64 << 10;
-/// What may wait, beyond a burst: as much as the rate gives in this time.
+/// The queue beyond a burst: the rate's amount in this fraction of a second.
 const QUEUE_FRACTION: u64 = 20;
 
 /// A bucket of tokens, in bytes and bytes per second.
@@ -61,18 +61,18 @@ impl Bucket {
     }
 }
 
-/// Limits what a link sends.
+/// Limits the sending of a link.
 pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
     let rate32 = u32::try_from(bucket.rate).unwrap_or(u32::MAX);
     let mut parameters = Vec::with_capacity(36);
-    // struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. With a link layer the kernel needs no
-    // table of it.
+    // struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate. A link layer makes
+    // the kernel's rate table unnecessary.
     parameters.extend([0, TC_LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
     parameters.extend(rate32.to_ne_bytes());
-    // No peak rate.
+    // Without a peak rate.
     parameters.extend([0u8; 12]);
     parameters.extend(bucket.limit.to_ne_bytes());
-    // buffer, which the burst says; and mtu.
+    // buffer, replaced by the burst; and mtu.
     parameters.extend([0u8; 8]);
     let mut options = Attrs::default()
         .put(TCA_TBF_PARMS, &parameters)
@@ -85,7 +85,7 @@ pub(crate) fn shape(link: u32, name: &str, bucket: Bucket) -> Message {
     Message::new(RTM_NEWQDISC, ADD, step, body.nest(TCA_OPTIONS, options))
 }
 
-/// Sends what a link receives through the device of index `through` first.
+/// Redirects the packets that a link receives to the device `through`.
 pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     let queue = tcmsg(link, INGRESS_HANDLE, TC_H_INGRESS, 0).put_str(TCA_KIND, "ingress");
     let step = format!("add ingress queue to {name}");
@@ -94,7 +94,7 @@ pub(crate) fn redirect(link: u32, name: &str, through: u32) -> [Message; 2] {
     let mut select = vec![TC_U32_TERMINAL, 0, 1, 0];
     select.extend([0u8; 12]);
     select.extend([0u8; 16]);
-    // struct tc_mirred: index, capabilities, action, reference counts; what to do, and where.
+    // struct tc_mirred: index, capabilities, action, reference counts; direction and device.
     let mut mirred = vec![0u8; 8];
     mirred.extend(TC_ACT_STOLEN.to_ne_bytes());
     mirred.extend([0u8; 8]);

@@ -1,4 +1,4 @@
-//! One operation per sandbox at a time; those of different sandboxes run side by side.
+//! Serializes operations per sandbox; those of different sandboxes run concurrently.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-/// Clones share everything.
+/// Clones share the table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Turns(Arc<Mutex<HashMap<String, SandboxLock>>>);
 
 type SandboxLock = Arc<tokio::sync::Mutex<()>>;
 
-/// The right to change one sandbox's network, or the wait for it. The last one clears the table's entry.
+/// The right to change one sandbox's network, or the wait for it. The last removes the entry.
 pub(crate) struct Turn {
     turns: Turns,
     sandbox_id: String,
@@ -39,7 +39,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.guard = None;
         let mut turns = self.turns.0.lock();
-        // Two owners: the table and this. Clones are made under the table's lock, so more means that somebody waits.
+        // Table and turn are two owners. Clones are made under the table's lock: more owners wait.
         if Arc::strong_count(&self.own) <= 2 {
             turns.remove(&self.sandbox_id);
         }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
 
-/// The interface of a pod's network (CRI-510).
+/// The name of a pod's interface (CRI-510).
 pub const INTERFACE: &str = "eth0";
 
-/// Configuration of the network. Two daemons on one machine need different `state_dir`s and bridges. By default there is no
-/// time for CNI's programs, and no directory of theirs: who attaches by CNI gives both.
+/// Configuration of the network. Two daemons on one machine need different `state_dir`s and
+/// bridges. The default has neither timeouts nor directories for CNI plugins.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Directory of CNI configurations (CRI-500).
@@ -25,35 +25,35 @@ pub struct Config {
     pub bin_dirs: Vec<PathBuf>,
     /// Parent of the result cache shared with other runtimes: `<cache_dir>/results` (CRI-530).
     pub cache_dir: PathBuf,
-    /// Where an earlier version kept these results: taken over when the network is opened.
+    /// An earlier version's directory of these results, which are moved when the network is opened.
     pub earlier_cache_dir: Option<PathBuf>,
-    /// Ours alone: one record per attached sandbox.
+    /// Private to us: one record per attached sandbox.
     pub state_dir: PathBuf,
-    /// Used while `conf_dir` holds no configuration; `None`: no network then.
+    /// Used if `conf_dir` has no configuration; `None`: no network then.
     pub bridge: Option<BridgeConfig>,
-    /// Longest a CNI ADD may take, with what a plugin asks to be tried again; a DEL gets one minute (CRI-518).
+    /// Timeout of a CNI ADD with its retries; a DEL gets one minute (CRI-518).
     pub add_timeout: Duration,
-    /// How long a sandbox waits for a network while none is ready.
+    /// How long a sandbox waits for a ready network.
     pub ready_timeout: Duration,
     /// How long plugins that were ready may fail before the network counts as not ready (CRI-503).
     pub status_grace: Duration,
-    /// CNI operations at a time, over all sandboxes.
+    /// Limit of concurrent CNI operations.
     pub parallel: usize,
-    /// Called with the pid of each CNI plugin that was started, to change what it inherits.
+    /// Called with the pid of each started CNI plugin, to change inherited settings.
     pub started: Option<fn(u32)>,
-    /// Asked before paths of the configuration are touched.
+    /// Called before access to configured paths.
     pub answers: Answers,
 }
 
 /// The answer of [`Answers::by`].
 pub type Asked = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Whether paths answer: they may be on a file system that does not. By default nobody is asked.
+/// Checks that paths answer: their file system may not. The default checks nothing.
 #[derive(Clone, Default)]
 pub struct Answers(Option<Arc<dyn Fn(Vec<PathBuf>) -> Asked + Send + Sync>>);
 
 impl Answers {
-    /// `ask` names the first path that does not answer in its error.
+    /// `ask` returns the first path that does not answer as its error.
     pub fn by(ask: impl Fn(Vec<PathBuf>) -> Asked + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(ask)))
     }
@@ -75,17 +75,17 @@ impl fmt::Debug for Answers {
 /// The built-in network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BridgeConfig {
-    /// The bridge, at most 15 bytes. Made when missing.
+    /// The bridge, at most 15 bytes. Made if missing.
     pub name: String,
-    /// The name of our nftables tables (`ip` and, with an IPv6 subnet, `ip6`). They are replaced at start.
+    /// The name of our nftables tables (`ip`, and `ip6` with an IPv6 subnet). Replaced at start.
     pub table: String,
     /// One IPv4 and at most one IPv6 subnet, or one of either; the first gives the primary address.
     pub subnets: Vec<Cidr>,
-    /// Whether pods reach the outside under the node's address.
+    /// Whether pods leave the node under the node's address.
     pub masquerade: bool,
-    /// Where they keep their own all the same: subnets of pods of other nodes, which have routes to ours.
+    /// Subnets without masquerading: of pods of other nodes, which have routes to ours.
     pub non_masquerade_cidrs: Vec<Cidr>,
-    /// Whether pods are kept from sending under other addresses than their own, and as routers.
+    /// Whether pods are kept from sending under foreign addresses, and as routers.
     pub spoof_check: bool,
     /// MTU of the bridge and the pods; the kernel's default (1500) when `None`.
     pub mtu: Option<u32>,
@@ -100,14 +100,14 @@ pub struct Attach {
     pub pod_name: String,
     pub pod_namespace: String,
     pub pod_uid: String,
-    /// The pod's; bandwidth limits are read from them (CRI-520).
+    /// The pod's annotations, for bandwidth limits (CRI-520).
     pub annotations: BTreeMap<String, String>,
     /// Entries without a host port are dropped.
     pub port_mappings: Vec<PortMapping>,
-    /// For plugins that ask for `cgroupPath`.
+    /// For plugins with the capability `cgroupPath`.
     pub cgroup_parent: Option<String>,
     pub dns: Option<Dns>,
-    /// The pod's kernel parameters, as given to [`crate::namespaces::pin`]: those of the interface are set here.
+    /// Kernel parameters, as for [`crate::namespaces::pin`]: the interface's are set here.
     pub sysctls: Vec<(String, String)>,
 }
 
@@ -118,20 +118,20 @@ pub struct PortMapping {
     pub host_port: u16,
     pub container_port: u16,
     pub protocol: Protocol,
-    /// Only at this address of the node; at all when `None`. An unspecified address means all of its family.
+    /// Only at this address of the node. `None` is all; an unspecified one, all of its family.
     #[serde(rename = "hostIP", default, skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<IpAddr>,
 }
 
 impl fmt::Display for PortMapping {
-    /// Of the node's end: `8080/tcp at 127.0.0.1`.
+    /// The node's end: `8080/tcp at 127.0.0.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.host_port, self.protocol)?;
         self.host_ip.map_or(Ok(()), |ip| write!(f, " at {ip}"))
     }
 }
 
-/// By its number in IP headers.
+/// Protocols, by their number in IP headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
@@ -151,7 +151,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Name servers for plugins that ask for them.
+/// Name servers for plugins with that capability.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dns {
     pub servers: Vec<String>,
@@ -159,20 +159,20 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// A sandbox's network as it is.
+/// A sandbox's present network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// The primary address first (CRI-117); never empty.
     pub ips: Vec<IpAddr>,
     /// Name of the CNI network, or of the bridge.
     pub network: String,
-    /// The CNI result, also for the built-in bridge (for `info.cniResult`, CRI-123).
+    /// The CNI result, also made for the built-in bridge (for `info.cniResult`, CRI-123).
     pub result: serde_json::Value,
     /// Requested features that are not in effect, one line each (CRI-537).
     pub warnings: Vec<String>,
 }
 
-/// Reason why no pod can get a network now (CRI-503).
+/// The reason why no pod can get a network now (CRI-503).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct NotReady {

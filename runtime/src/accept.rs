@@ -21,8 +21,8 @@ use tokio_util::{net::Listener, sync::CancellationToken};
 
 /// Pause after an error of accept.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections with an unread request. A local client sends its request within a millisecond, before
-/// this many others arrive.
+/// Connections with an unread request. A local client's arrives within 1 ms, before this many
+/// others.
 const WITHOUT_HEAD: usize = 512;
 /// Connections being answered.
 const WITH_HEAD: usize = 32;

@@ -119,8 +119,7 @@ fn make_root(at: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A detached copy of the mount at `path`, to attach on others; with `userns` its owners are
-/// shifted.
+/// A detached copy of the mount at `path`; with `userns` its owners are shifted.
 pub(crate) fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let tree = mount_tree::copy(path, false)?;
     let attributes = Attributes {

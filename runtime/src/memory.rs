@@ -26,8 +26,8 @@ pub fn bound_the_allocator() {
     }
 }
 
-/// Returns free pages between allocations to the kernel. glibc never does: without this the daemon
-/// would stay at its largest size.
+/// Returns free pages to the kernel. glibc never does between allocations: the daemon would not
+/// shrink.
 pub async fn give_freed_back() {
     let mut every = time::interval(LOOK);
     every.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -54,8 +54,7 @@ enum Trim {
 /// Bytes that the allocator has free.
 #[cfg(target_env = "gnu")]
 fn free_after(trim: Trim) -> usize {
-    // SAFETY: no memory is passed, and allocations stay in place; both calls take the allocator's
-    // locks.
+    // SAFETY: no memory is passed, allocations stay in place; both take the allocator's locks.
     unsafe {
         if trim == Trim::All {
             libc::malloc_trim(0);

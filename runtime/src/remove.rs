@@ -1,5 +1,4 @@
-//! Removes trees of untrusted shape: the only place where the daemon deletes a directory with its
-//! content.
+//! Removes trees of untrusted shape: the only place that deletes a directory with its content.
 //!
 //! `walk.rs` walks, with the names of the directories it is in. A directory deeper than the open
 //! ones is first moved up into the top and handled there, so that memory is bounded for every
@@ -103,8 +102,7 @@ impl Visitor for Removal {
     fn back(&mut self, at: &At<'_>) -> rustix::io::Result<()> {
         let name = self.names.pop().ok_or(Errno::STALE)?;
         match remove_entry(at.dir, &name, AtFlags::REMOVEDIR) {
-            // Refilled, or not fully listed: the top then cannot be removed, and the walk is
-            // repeated.
+            // Refilled, or not fully listed: the top cannot be removed then, and the walk repeats.
             Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),
             other => other,
         }

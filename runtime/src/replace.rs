@@ -24,8 +24,7 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 /// The extension of unfinished files.
 pub const UNFINISHED: &str = "tmp";
 
-/// Writes `bytes` to `path`, mode 0600. Both survive a power loss after a sync of the file and its
-/// directory.
+/// Writes `bytes` to `path`, mode 0600, safe over a power loss once file and directory are synced.
 ///
 /// # Errors
 /// The file system's; the old content is then unchanged.

@@ -24,8 +24,7 @@ pub(crate) fn draw(below: u64) -> Option<u64> {
     Some((z ^ (z >> 31)) % below)
 }
 
-/// Runs the work here; other tasks get turns before and after it. Without a seed the work is
-/// returned.
+/// Runs the work with turns of other tasks before and after; without a seed returns the work.
 pub(crate) async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     let Some(turns) = draw(3) else {
         return Err(work);

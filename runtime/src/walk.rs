@@ -1,5 +1,4 @@
-//! The only walk over trees shaped by images or containers: it serves to count, copy, label, verify
-//! and remove them.
+//! The only walk over trees of images and containers: to count, copy, label, verify and remove.
 //!
 //! An attacker chooses the depth and width of such a tree, and may change it concurrently. So
 //! nothing here recurses, lists a directory or keeps a name per level:
@@ -244,8 +243,8 @@ pub(crate) trait Visitor {
         Ok(())
     }
 
-    /// The content of a directory is skipped: removed or moved ([`is_gone`]), too deep
-    /// (`NAMETOOLONG`), or unreadable.
+    /// A directory's content is skipped: removed or moved ([`is_gone`]), too deep (`NAMETOOLONG`),
+    /// or unreadable.
     fn passed_over(&mut self, why: Errno) -> Result<(), Self::Error>;
 }
 
@@ -378,8 +377,7 @@ fn kind(dir: BorrowedFd<'_>, entry: &DirEntry) -> rustix::io::Result<FileType> {
     }
 }
 
-/// Owned by the caller of a walk on another thread: dropping it makes the walk
-/// [over](Limits::is_over).
+/// Owned by the caller of a walk on another thread: its drop ends the walk ([`Limits::is_over`]).
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Arc<AtomicBool>);
 

@@ -102,8 +102,7 @@ fn no_more_than_a_few_directories_are_open_and_the_way_back_is_found() {
     crate::remove::remove_tree_at(&tmp.path().join("d")).unwrap();
 }
 
-/// A container renames a directory of the walk: nothing outside is visited, and the walk continues
-/// above.
+/// A container renames a directory of the walk: nothing outside is visited; the walk continues.
 #[test]
 fn a_directory_moved_away_under_the_walk_leads_it_nowhere_else() {
     let tmp = tempfile::tempdir().unwrap();

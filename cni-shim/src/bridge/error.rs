@@ -7,7 +7,7 @@ use crate::namespaces::NamespaceError;
 use crate::netlink::NetlinkError;
 use crate::types::NotReady;
 
-/// Error of connecting a pod to the bridge, or of disconnecting it.
+/// Errors of connecting a pod to the bridge, or disconnecting it.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     #[error(transparent)]

@@ -1,12 +1,12 @@
-//! Which addresses of a subnet are in use. Pure: what survives a crash is the attachments' records, from which a pool
-//! is filled again at start ([`Pool::claim`]); so no address can leak that no record holds.
+//! Tracks the used addresses of a subnet. Pure: only the attachments' records survive a crash, and
+//! they fill a pool at start ([`Pool::claim`]), so that no address leaks.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::addr::Cidr;
 
-/// No address is left, or the subnet cannot be used.
+/// No address is free, or the subnet is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     #[error("subnet {subnet}: all {in_use} addresses are in use")]
@@ -19,8 +19,8 @@ pub enum PoolError {
     Taken(IpAddr),
 }
 
-/// The addresses of one subnet. The first is the gateway's; pods get the others in turn, so that an address rests as
-/// long as possible before it is used again.
+/// The addresses of one subnet. The first is the gateway's; pods get the others in turn, so that an
+/// address is reused as late as possible.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     subnet: Cidr,
@@ -58,7 +58,7 @@ impl Pool {
         self.at(GATEWAY)
     }
 
-    /// Hands out the next free address, with the subnet's prefix length.
+    /// Takes the next free address, with the subnet's prefix length.
     pub(crate) fn take(&mut self) -> Result<Cidr, PoolError> {
         let room = self.last - FIRST + 1;
         let in_use = self.used.len();
@@ -92,7 +92,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives an address back; one that is not in use, or of another subnet, changes nothing.
+    /// Releases an address; an unused or foreign one changes nothing.
     pub(crate) fn release(&mut self, ip: IpAddr) {
         if let Some(offset) = self.offset(ip) {
             self.used.remove(&offset);
@@ -179,38 +179,38 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_address_is_ever_held_twice(prefix in 24u8..=30, steps in prop::collection::vec(any::<(bool, u8)>(), 1..400)) {
+        fn no_address_is_ever_used_twice(prefix in 24u8..=30, steps in prop::collection::vec(any::<(bool, u8)>(), 1..400)) {
             let subnet = Cidr::new("192.168.7.99".parse().expect("an address"), prefix).expect("a subnet");
             let mut pool = Pool::new(subnet).expect("room for a pod");
-            let mut held: Vec<IpAddr> = Vec::new();
+            let mut taken: Vec<IpAddr> = Vec::new();
             for (take, which) in steps {
                 if take {
                     match pool.take() {
                         Ok(got) => {
-                            prop_assert!(!held.contains(&got.ip));
+                            prop_assert!(!taken.contains(&got.ip));
                             prop_assert!(subnet.contains(got.ip));
                             prop_assert!(got.ip != pool.gateway().ip && got.ip != subnet.network());
-                            held.push(got.ip);
+                            taken.push(got.ip);
                         }
-                        Err(_) => prop_assert_eq!(held.len(), (1usize << (32 - prefix)) - 3),
+                        Err(_) => prop_assert_eq!(taken.len(), (1usize << (32 - prefix)) - 3),
                     }
-                } else if !held.is_empty() {
-                    let ip = held.swap_remove(usize::from(which) % held.len());
+                } else if !taken.is_empty() {
+                    let ip = taken.swap_remove(usize::from(which) % taken.len());
                     pool.release(ip);
                 }
-                prop_assert_eq!(pool.in_use(), held.len());
+                prop_assert_eq!(pool.in_use(), taken.len());
             }
         }
 
         #[test]
-        fn a_pool_filled_from_records_hands_out_none_of_them(held in prop::collection::hash_set(2u32..254, 0..200)) {
+        fn a_pool_filled_from_records_hands_out_none_of_them(claimed in prop::collection::hash_set(2u32..254, 0..200)) {
             let mut pool = pool("10.9.8.0/24");
-            for offset in &held {
+            for offset in &claimed {
                 pool.claim(Ipv4Addr::from(0x0a09_0800 + offset).into()).expect("in the subnet");
             }
-            for _ in held.len()..253 {
+            for _ in claimed.len()..253 {
                 let IpAddr::V4(got) = pool.take().expect("free").ip else { unreachable!() };
-                prop_assert!(!held.contains(&(u32::from(got) & 0xff)));
+                prop_assert!(!claimed.contains(&(u32::from(got) & 0xff)));
             }
             prop_assert!(pool.take().is_err());
         }

@@ -1,4 +1,4 @@
-//! Bandwidth of the pods on the bridge. What the kernel lacks for it is told, and the pod runs without.
+//! Bandwidth limits of pods on the bridge. Missing kernel support is a warning; the pod runs.
 
 use rustix::io::Errno;
 
@@ -8,13 +8,13 @@ use crate::netlink::NetlinkError;
 use crate::record::OnBridge;
 use crate::tc::{self, Bucket};
 
-/// The device through which what a pod sends is led; see [`crate::tc`].
+/// The device that a pod's sent packets pass; see [`crate::tc`].
 pub(crate) fn ifb_name(veth: &str) -> String {
     format!("ifb{}", veth.strip_prefix("veth").unwrap_or(veth))
 }
 
 impl State {
-    /// Limits a pod that is plugged in; answers what could not be limited, a line each.
+    /// Limits a connected pod; returns one line per limit that failed.
     pub(super) fn limit(&mut self, endpoint: &OnBridge) -> Vec<String> {
         let Some(limits) = endpoint.limits else {
             return Vec::new();
@@ -45,7 +45,7 @@ impl State {
 
     fn limit_egress(&mut self, veth: &str, bucket: Bucket) -> Result<(), NetlinkError> {
         let ifb = ifb_name(veth);
-        // One of that name is left of an attach of the same sandbox that was interrupted.
+        // A device of that name is left from an interrupted attach of the same sandbox.
         self.route
             .run(&[link::add_ifb(&ifb).tolerate(Errno::EXIST)])?;
         let (index, through) = (self.index_of(veth)?, self.index_of(&ifb)?);

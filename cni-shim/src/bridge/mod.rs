@@ -1,13 +1,13 @@
-//! The built-in network: a bridge with the gateway's address, and per pod a veth pair whose one end is made directly
-//! in the pod's network namespace.
+//! The built-in network: a bridge, and per pod a veth pair with one end in its network namespace.
 //!
 //! ```text
 //!   reserve ──► (record on disk) ──► connect ──► … ──► disconnect ──► release ──► (record removed)
 //!   addresses,                       links, routes,     links, host    addresses,
 //!   host ports                       host ports         ports          host ports
 //! ```
-//! Nothing is forked and one rtnetlink socket serves all pods. `attachments.rs` owns the order above; this module owns
-//! the links and the pools. All functions block for about a millisecond: not for an async thread.
+//! Nothing is forked, and one rtnetlink socket serves all pods. `attachments.rs` owns the order
+//! above; this module owns the links and the pools. All functions block for about a millisecond:
+//! not for an async thread.
 
 mod error;
 mod ipam;
@@ -42,7 +42,7 @@ use limits::ifb_name;
 use state::State;
 use unplug::delete_link;
 
-/// The version of the result that is shown for the built-in network.
+/// The version of the result shown for the built-in network.
 const RESULT_VERSION: &str = "1.0.0";
 
 /// One bridge and the pods on it.
@@ -53,15 +53,14 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// Takes over the addresses and ports that `records` hold. Touches no link yet.
-    /// Also sets aside the addresses that records name which cannot be read.
+    /// Claims the addresses and ports of `records`, also of unreadable ones. Touches no link yet.
     pub(crate) fn new(config: BridgeConfig, loaded: &Loaded) -> Result<Self, BridgeError> {
         validate(&config)
             .map_err(|message| NotReady::new("InvalidBridgeConfiguration", message))?;
         let mut state = State::open(&config)?;
         for address in loaded.unreadable.values().flat_map(|one| &one.addresses) {
             for pool in &mut state.pools {
-                // Of another subnet, or taken: nobody is given it either way.
+                // Of another subnet, or taken: not given out in either case.
                 let _ = pool.claim(*address);
             }
         }
@@ -124,7 +123,7 @@ impl Bridge {
         Ok(endpoint)
     }
 
-    /// Makes what was reserved real. On failure the caller disconnects and releases.
+    /// Makes the reserved endpoint. After a failure the caller disconnects and releases.
     pub(crate) fn connect(
         &self,
         netns: &Path,
@@ -160,7 +159,7 @@ impl Bridge {
         Ok(self.attachment(netns, endpoint, warnings))
     }
 
-    /// Undoes [`Bridge::connect`], as far as it came. Idempotent; the pod's namespace may be gone.
+    /// Undoes [`Bridge::connect`], however far it came. Idempotent, even without the namespace.
     pub(crate) fn disconnect(&self, endpoint: &OnBridge) -> Result<(), BridgeError> {
         if !endpoint.ports.is_empty() {
             self.state().firewall.remove_ports(endpoint)?;
@@ -169,12 +168,12 @@ impl Bridge {
         Ok(self.state().firewall.remove_sources(endpoint)?)
     }
 
-    /// Gives addresses and host ports back, once nothing uses them any more.
+    /// Releases addresses and host ports, after their last use.
     pub(crate) fn release(&self, sandbox_id: &str, endpoint: &OnBridge) {
         self.state().release(sandbox_id, endpoint);
     }
 
-    /// What a sandbox has.
+    /// Describes a sandbox's network.
     fn attachment(&self, netns: &Path, endpoint: &OnBridge, warnings: Vec<String>) -> Attachment {
         let gateways = self.state().gateways();
         let mac = endpoint.ips().next().map(|ip| Mac::of(ip).to_string());
@@ -216,13 +215,12 @@ impl Bridge {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held leaves the sockets usable (answers carry sequence numbers) and at worst an
-        // address set aside.
+        // After a panic the sockets are usable (sequence numbers); at worst an address is reserved.
         self.state.lock()
     }
 }
 
-/// The bridge's records, with the sandbox's id.
+/// The bridge's records, by sandbox id.
 fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, &OnBridge)> {
     records
         .iter()
@@ -232,7 +230,7 @@ fn on_bridge(records: &BTreeMap<String, Record>) -> impl Iterator<Item = (&str, 
         })
 }
 
-/// The pod's side, on a thread inside its network namespace.
+/// Configures the pod's side, on a thread inside its network namespace.
 fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeError> {
     let mut socket = Socket::open(Family::Route)?;
     let interface = link::find(&mut socket, INTERFACE)?.ok_or_else(|| NetlinkError {
@@ -263,7 +261,6 @@ fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeE
     Ok(socket.run(&steps)?)
 }
 
-/// What of a configuration cannot be, if anything.
 pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
     let word = |name: &str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -288,7 +285,7 @@ pub(crate) fn validate(config: &BridgeConfig) -> Result<(), String> {
     }
 }
 
-/// Takes a pod's links off the node. Gone already is success.
+/// Removes a pod's links from the node; missing ones are fine.
 pub(crate) fn unplug(endpoint: &OnBridge) -> Result<(), NetlinkError> {
     delete_link(&endpoint.veth)?;
     match endpoint.limits {
@@ -297,7 +294,7 @@ pub(crate) fn unplug(endpoint: &OnBridge) -> Result<(), NetlinkError> {
     }
 }
 
-/// The same where only the sandbox's id is known.
+/// The same for a sandbox's id only.
 pub(crate) fn unplug_name(sandbox_id: &str) -> Result<(), NetlinkError> {
     let veth = veth_name(sandbox_id);
     delete_link(&veth)?;
@@ -308,7 +305,7 @@ fn is_at_loopback6(port: &PortMapping) -> bool {
     port.host_ip == Some(Ipv6Addr::LOCALHOST.into())
 }
 
-/// A name for the host's end: 44 bits of the id's FNV-1a hash, so that it can be found again from the id alone.
+/// The name of the host's end: 44 bits of the id's FNV-1a hash, so that the id alone finds it.
 fn veth_name(sandbox_id: &str) -> String {
     let hash = sandbox_id
         .bytes()

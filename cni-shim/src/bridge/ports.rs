@@ -1,17 +1,15 @@
-//! The book of host ports: which sandbox holds which. Pure; filled from the records at start. In nftables they are
-//! `nft/mod.rs: Firewall`'s.
+//! Tracks which sandbox has which host port. Pure; filled from the records at start.
 
 use super::error::BridgeError;
 use crate::types::PortMapping;
 
-/// The host ports of all sandboxes.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     reserved: Vec<(String, PortMapping)>,
 }
 
 impl Ports {
-    /// Takes all of a sandbox's ports or none.
+    /// Reserves all of a sandbox's ports or none.
     pub(crate) fn reserve(
         &mut self,
         sandbox_id: &str,
@@ -31,7 +29,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Takes ports that a record says are reserved.
+    /// Adds ports of a record.
     pub(crate) fn claim(&mut self, sandbox_id: &str, ports: &[PortMapping]) {
         self.reserved
             .extend(ports.iter().map(|port| (sandbox_id.to_owned(), *port)));

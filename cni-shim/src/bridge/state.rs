@@ -1,5 +1,4 @@
-//! The bridge itself: made when missing, completed, and refused when it is somebody else's; and the pairs plugged
-//! into it.
+//! The bridge itself: made if missing, completed, rejected if it is foreign; and its veth pairs.
 
 use std::fs;
 use std::net::IpAddr;
@@ -26,7 +25,7 @@ pub(super) struct State {
     pub(super) firewall: Firewall,
     pub(super) pools: Vec<Pool>,
     pub(super) ports: Ports,
-    /// The bridge's index once it is known to be complete.
+    /// The bridge's index when it is known to be complete.
     pub(super) index: Option<u32>,
 }
 
@@ -85,8 +84,8 @@ impl State {
         Ok(link.index)
     }
 
-    /// Makes the veth pair. Once more after setting the bridge up again, should it have been deleted meanwhile; or
-    /// after deleting a pair of the same name, which only an interrupted attach of the same sandbox can have left.
+    /// Makes the veth pair. Retries once: after setting up a bridge that was deleted meanwhile, or
+    /// after deleting a pair of the same name, left by an interrupted attach of the same sandbox.
     pub(super) fn plug(
         &mut self,
         config: &BridgeConfig,
@@ -135,7 +134,7 @@ impl State {
         self.ports.release(sandbox_id);
     }
 
-    /// A bridge with another gateway's address belongs to somebody else, or to another subnet than is configured now.
+    /// Rejects a bridge with another address: it is foreign, or of an earlier subnet.
     fn check_addresses(
         &mut self,
         name: &str,
@@ -158,9 +157,9 @@ impl State {
     }
 }
 
-/// Pods are reached through the node, and the node's loopback reaches them too (host ports at 127.0.0.1): the reply
-/// to a masqueraded loopback packet is a martian without `route_localnet`. The firewall keeps pods from using that.
-/// The node takes no routes from its pods.
+/// Enables forwarding for pods, and host ports at 127.0.0.1: without `route_localnet` the reply to
+/// a masqueraded loopback packet is a martian. The firewall prevents other use of it. Pods send no
+/// routes.
 fn set_parameters(bridge: &str, gateways: &[Cidr]) -> Result<(), BridgeError> {
     let mut wanted = Vec::new();
     if gateways.iter().any(|gateway| gateway.ip.is_ipv4()) {
@@ -179,7 +178,7 @@ fn set_parameters(bridge: &str, gateways: &[Cidr]) -> Result<(), BridgeError> {
     }
     for (path, value) in wanted {
         let current = fs::read_to_string(&path).map_err(BridgeError::io(format!("read {path}")))?;
-        // Written only when it changes something: setting ip_forward resets other parameters of all interfaces.
+        // Written only on a change: setting ip_forward resets other parameters of all interfaces.
         if current.trim() != value {
             fs::write(&path, value).map_err(BridgeError::io(format!("set {path}")))?;
         }

@@ -1,7 +1,8 @@
-//! Deleting a link without waiting for the kernel's clean-up of it.
+//! Deletes links without waiting for the kernel's cleanup.
 //!
-//! The request to delete a link is answered only after an RCU barrier, some 20 ms after the link has gone from every
-//! table (0.6–1.6 ms). So a thread waits for the answer, and the caller for the event, whichever comes first.
+//! The kernel answers the request only after an RCU barrier, some 20 ms after it has removed the
+//! link from every table (0.6–1.6 ms). So a thread waits for the answer, and the caller for that or
+//! the event.
 
 use std::io;
 use std::sync::mpsc;
@@ -13,13 +14,13 @@ use rustix::io::Errno;
 use crate::link;
 use crate::netlink::{Family, NetlinkError, Socket};
 
-/// Longer than any deletion; the answer's own bound is the same.
+/// Longer than any deletion; equal to the answer's timeout.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// Deletes a link of the calling thread's network namespace and returns when it is gone. Gone already is success.
+/// Deletes a link of the thread's network namespace and waits for that. A missing one is fine.
 pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
     let failed = |errno| NetlinkError {
         step: format!("delete link {name}"),
@@ -32,13 +33,13 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
         return Ok(());
     }
     let (answered, answer) = mpsc::sync_channel(1);
-    // The writing end is closed when the thread is through: that wakes the poll.
+    // The thread closes the writing end when it is done, which wakes the poll.
     let (wake, closed_when_done) = io::pipe().map_err(refused)?;
     let request = link::delete(name);
     thread::Builder::new()
         .name("unplug".into())
         .spawn(move || {
-            // Nobody listens any more if the event came first; then it succeeded.
+            // Fails if the event came first; the deletion then succeeded.
             let _ = answered.send(socket.run(&[request]));
             drop(closed_when_done);
         })
@@ -66,7 +67,7 @@ pub(crate) fn delete_link(name: &str) -> Result<(), NetlinkError> {
         match listener.next_events() {
             Ok(events) if events.iter().any(|event| link::is_gone(event, name)) => return Ok(()),
             Ok(_) => {}
-            // Events were lost under load: only the answer is left to wait for.
+            // Events were lost under load: wait for the answer alone.
             Err(error) if error.errno == Errno::NOBUFS => listening = false,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! The result cache, in the place and form that other runtimes and some plugins use (CRI-530):
-//! `<cache dir>/results/<network>-<container id>-<interface>`, `cniCacheV1`.
+//! The result cache, in the location and form of other runtimes and some plugins (CRI-530): `<cache
+//! dir>/results/<network>-<container id>-<interface>`, `cniCacheV1`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,9 @@ use crate::file;
 
 pub(super) const KIND: &str = "cniCacheV1";
 const ENTRY_MAX: u64 = 8 << 20;
-/// More files than this are not searched.
+/// Limit of searched files.
 const FILES_MAX: usize = 100_000;
 
-/// One attachment, as cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Entry {
@@ -54,7 +53,6 @@ impl Entry {
     }
 }
 
-/// The directory of results.
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
@@ -76,7 +74,7 @@ impl Cache {
         file::replace(&path, &serde_json::to_vec(entry)?, 0o600)
     }
 
-    /// Takes over what an earlier version of ours kept in a directory of its own. What is in the way stays.
+    /// Moves an earlier version's entries here. Existing ones are not overwritten.
     pub(crate) fn take_over(&self, earlier: &Path) -> io::Result<()> {
         let earlier = earlier.join("results");
         let files = match fs::read_dir(&earlier) {
@@ -100,7 +98,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What is cached; `None` also when it is unreadable, since a DEL without a previous result is better than none.
+    /// `None` also if it is unreadable: a DEL without a previous result is better than none.
     pub(crate) fn read(&self, network: &str, container: &str, interface: &str) -> Option<Entry> {
         read(&self.path(network, container, interface))
     }
@@ -109,7 +107,7 @@ impl Cache {
         file::remove(&self.path(network, container, interface))
     }
 
-    /// Every attachment, of any runtime, that `wanted` is true for (given the file's name first, to read few).
+    /// Attachments of any runtime that are `wanted`; `named` preselects by file name.
     pub(crate) fn find(
         &self,
         named: impl Fn(&str) -> bool,
@@ -135,10 +133,10 @@ fn file_name(network: &str, container: &str, interface: &str) -> String {
     format!("{network}-{container}-{interface}")
 }
 
-/// An entry whose file does not bear its name is nobody's: what it says becomes paths and environment variables.
+/// Ignores an entry under another file name: its fields become paths and environment variables.
 fn read(path: &Path) -> Option<Entry> {
     let data = fs::symlink_metadata(path).ok()?;
-    // A pipe would block.
+    // A FIFO would block.
     if !data.is_file() || data.len() > ENTRY_MAX {
         return None;
     }
@@ -179,14 +177,12 @@ mod tests {
         assert_eq!(cache.read("net", "c1", "eth0"), Some(entry()));
         assert_eq!(entry().config(), Ok(json!({"name": "net"})));
         cache.remove("net", "c1", "eth0").expect("removes");
-        cache
-            .remove("net", "c1", "eth0")
-            .expect("again is no error");
+        cache.remove("net", "c1", "eth0").expect("removes it twice");
         assert_eq!(cache.read("net", "c1", "eth0"), None);
     }
 
     #[test]
-    fn what_a_crash_left_of_a_write_goes_with_its_entry() {
+    fn a_crashs_leftover_is_removed_with_its_entry() {
         let dir = tempfile::tempdir().expect("a directory");
         let cache = Cache::new(dir.path());
         cache.write(&entry()).expect("writes");
@@ -197,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_kept_is_taken_over_and_overwrites_nothing() {
+    fn entries_of_an_earlier_version_are_taken_over_and_overwrite_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         let other = Entry {
@@ -214,7 +210,7 @@ mod tests {
         let cache = Cache::new(&new);
         cache.write(&newer).expect("writes");
         cache.take_over(&old).expect("takes over");
-        cache.take_over(&old).expect("again is no error");
+        cache.take_over(&old).expect("takes over twice");
         cache.take_over(&new).expect("is the same directory");
         cache
             .take_over(&dir.path().join("none"))
@@ -225,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_broken_files_are_passed_over() {
+    fn foreign_and_broken_files_are_skipped() {
         let dir = tempfile::tempdir().expect("a directory");
         let cache = Cache::new(dir.path());
         cache.write(&entry()).expect("writes");
         fs::write(dir.path().join("results/net-c2-eth0"), "{").expect("writes");
         fs::write(dir.path().join("results/other"), r#"{"kind":"else"}"#).expect("writes");
-        let mut lying = entry();
-        lying.if_name = "../../../etc/passwd".into();
-        let lying = serde_json::to_vec(&lying).expect("json");
-        fs::write(dir.path().join("results/net-c3-eth0"), lying).expect("writes");
-        let whole = serde_json::to_vec(&entry()).expect("json");
-        for length in 0..whole.len() {
-            fs::write(dir.path().join("results/net-c4-eth0"), &whole[..length]).expect("writes");
+        let mut forged = entry();
+        forged.if_name = "../../../etc/passwd".into();
+        let forged = serde_json::to_vec(&forged).expect("json");
+        fs::write(dir.path().join("results/net-c3-eth0"), forged).expect("writes");
+        let full = serde_json::to_vec(&entry()).expect("json");
+        for length in 0..full.len() {
+            fs::write(dir.path().join("results/net-c4-eth0"), &full[..length]).expect("writes");
             assert_eq!(cache.read("net", "c4", "eth0"), None);
         }
         let pipe = dir.path().join("results/net-c5-eth0");

@@ -1,5 +1,4 @@
-//! Capability arguments: what a sandbox offers to plugins that ask for it (CRI-520), and the arguments for all
-//! (CRI-512). Pure.
+//! Capability arguments for plugins (CRI-520), and the arguments for all (CRI-512). Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use crate::types::Attach;
 pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const BANDWIDTH: &str = "bandwidth";
 
-/// `CNI_ARGS`, as pairs.
+/// The pairs of `CNI_ARGS`.
 pub(crate) fn args(attach: &Attach) -> Vec<(String, String)> {
     let pairs = [
         ("IgnoreUnknown", "1"),
@@ -20,7 +19,7 @@ pub(crate) fn args(attach: &Attach) -> Vec<(String, String)> {
         ("K8S_POD_INFRA_CONTAINER_ID", &attach.sandbox_id),
         ("K8S_POD_UID", &attach.pod_uid),
     ];
-    // A value with a separator would forge another argument; names and uids of Kubernetes hold none.
+    // A separator in a value could forge an argument; Kubernetes names and uids have none.
     let plain = |value: &str| value.replace([';', '='], "_");
     pairs
         .into_iter()
@@ -28,7 +27,7 @@ pub(crate) fn args(attach: &Attach) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Every capability argument of a sandbox; a plugin gets those it declares.
+/// All capability arguments of a sandbox; a plugin gets those it declares.
 pub(crate) fn capability_args(attach: &Attach) -> Result<BTreeMap<String, Value>, String> {
     let mut args = BTreeMap::new();
     let ports: Vec<_> = attach

@@ -1,9 +1,9 @@
-//! What must hold for any bytes of a configuration and of a CNI program.
+//! Rules for any bytes of a configuration and of a CNI program.
 
 use super::conflist::{ConfList, Version};
 use super::result::{addresses, parse_error, parse_result};
 
-/// A configuration, as a list or a single plugin.
+/// Checks a configuration: a list or a single plugin.
 pub fn conflist(data: &[u8]) {
     if let Ok(list) = ConfList::parse(data) {
         let again = ConfList::from_value(&list.to_value()).expect("we wrote it");
@@ -11,7 +11,7 @@ pub fn conflist(data: &[u8]) {
     }
 }
 
-/// What a program prints: a result, and an error.
+/// Checks a program's output: a result and an error.
 pub fn result(data: &[u8]) {
     for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
         let version = Version::known(version).expect("it is known");

@@ -1,8 +1,8 @@
-//! The configuration directory: which list is used (CRI-500), and when it is read again (CRI-502).
+//! The configuration directory: chooses the list (CRI-500) and detects changes (CRI-502).
 //!
-//! There is no watcher. Every use compares the directory with what was read (names, inodes, sizes, times: some 20 µs)
-//! and reads it again when it differs. So a change is never missed and never late, the directory may come and go, and
-//! a file caught half-written is invalid until it is whole.
+//! There is no watcher. Every use compares the directory with the last read (names, inodes, sizes,
+//! times: some 20 µs) and reads it again if it differs. A change therefore takes effect at once,
+//! the directory may disappear and return, and a half-written file is invalid until it is complete.
 
 use std::fs;
 use std::io;
@@ -14,28 +14,28 @@ use parking_lot::Mutex;
 
 use super::conflist::{CONFIG_MAX, ConfList};
 
-/// More files than this are not looked at.
+/// Limit of files read.
 const FILES_MAX: usize = 1024;
 
-/// Contents of the configuration directory.
+/// The content of the configuration directory.
 #[derive(Debug, Clone)]
 pub(crate) enum Found {
     /// The first valid list.
     List(Arc<ConfList>),
-    /// There are files, and none is valid.
+    /// Files exist, but none is valid.
     Invalid(Vec<String>),
-    /// No file, or no directory.
+    /// The directory is missing or has no files.
     Nothing,
 }
 
-/// The directory, and what was last read of it.
+/// The directory, and its content when last read.
 #[derive(Debug)]
 pub(crate) struct ConfDir {
     dir: PathBuf,
     last: Mutex<Option<(Vec<Stamp>, Found)>>,
 }
 
-/// One file as it was seen.
+/// The identity of a file's content.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp {
     path: PathBuf,
@@ -56,7 +56,7 @@ impl ConfDir {
         &self.dir
     }
 
-    /// Looks at the directory as it is now. Blocking.
+    /// Reads the present content. Blocking.
     pub(crate) fn look(&self) -> Found {
         let now = match self.stamps() {
             Ok(stamps) => stamps,
@@ -82,9 +82,12 @@ impl ConfDir {
         {
             match self.read_list(&stamp.path) {
                 Ok(list) => {
-                    // Asked again only when a file has changed: told once.
+                    // Logged once: only a changed file leads here again.
                     for why in &wrong {
-                        tracing::warn!(network = list.name, "CNI configuration skipped: {why}");
+                        tracing::warn!(
+                            network = list.name,
+                            "skipped an invalid CNI configuration: {why}"
+                        );
                     }
                     return Found::List(Arc::new(list));
                 }
@@ -117,7 +120,7 @@ impl ConfDir {
         Ok(list)
     }
 
-    /// The files that count, sorted by name, those in sub-directories after them.
+    /// The relevant files, sorted by name; those in subdirectories last.
     fn stamps(&self) -> io::Result<Vec<Stamp>> {
         let mut files = candidates(&self.dir, &["conflist", "conf", "json"])?;
         for entry in fs::read_dir(&self.dir)?.take(FILES_MAX) {
@@ -156,7 +159,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let mut text = Vec::new();
     let file = fs::File::open(path).map_err(|e| e.to_string())?;
-    // A pipe or a device would block or never end.
+    // A FIFO or a device would block or never end.
     if !file.metadata().map_err(|e| e.to_string())?.is_file() {
         return Err("not a regular file".into());
     }

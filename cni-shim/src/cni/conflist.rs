@@ -1,6 +1,6 @@
-//! A network configuration list, from the text of a file (CRI-500, CRI-501). Pure.
+//! A network configuration list, parsed from a file (CRI-500, CRI-501). Pure.
 //!
-//! Keys that are not ours are passed to the plugins as they are.
+//! Unknown keys are passed to the plugins unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ pub(crate) const CONFIG_MAX: usize = 1 << 20;
 const PLUGINS_MAX: usize = 64;
 pub(crate) const NAME_MAX: usize = 128;
 
-/// Keys that belong to the list and are set per call.
+/// Keys of the list, set for each call.
 const LIST_KEYS: [&str; 3] = ["cniVersion", "name", "capabilities"];
 
-/// Position in [`VERSIONS`]: versions compare by it.
+/// The position in [`VERSIONS`], by which versions compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(usize);
 
@@ -37,30 +37,28 @@ impl Version {
     }
 }
 
-/// A checked list.
+/// A validated list.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConfList {
     pub(crate) version: Version,
     pub(crate) name: String,
     pub(crate) disable_gc: bool,
-    /// Whether files beside the list may add plugins.
+    /// Ignores files beside the list, which otherwise add plugins.
     pub(crate) inlined_only: bool,
     pub(crate) plugins: Vec<Plugin>,
 }
 
-/// One plugin of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plugin {
-    /// The program's file name.
     pub(crate) kind: String,
-    /// The capabilities it declares as true.
+    /// The capabilities declared as true.
     pub(crate) capabilities: BTreeSet<String>,
-    /// Everything in its configuration but the list's keys.
+    /// Its configuration without the list's keys.
     pub(crate) config: Map<String, Value>,
 }
 
 impl ConfList {
-    /// Reads a list, or a single plugin's configuration, which becomes a list of one.
+    /// Parses a list, or a single plugin's configuration, which becomes a list of one.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > CONFIG_MAX {
             return Err(format!("{} bytes are too long", text.len()));
@@ -69,7 +67,7 @@ impl ConfList {
         Self::from_value(&value)
     }
 
-    /// The same from a value: what [`ConfList::to_value`] wrote.
+    /// Parses a value, such as one of [`ConfList::to_value`].
     pub(crate) fn from_value(value: &Value) -> Result<Self, String> {
         let map = value.as_object().ok_or("not a JSON object")?;
         let name = string(map, "name")?.ok_or("has no name")?;
@@ -106,7 +104,7 @@ impl ConfList {
         Ok(())
     }
 
-    /// The list as it is used, self-contained: what is stored with the sandbox and in the result cache.
+    /// The list in use, self-contained, for the sandbox's record and the result cache.
     pub(crate) fn to_value(&self) -> Value {
         let plugins: Vec<Value> = self.plugins.iter().map(Plugin::to_value).collect();
         serde_json::json!({
@@ -118,12 +116,12 @@ impl ConfList {
         })
     }
 
-    /// Whether its plugins are asked to collect.
+    /// Whether its plugins support GC.
     pub(crate) fn collects(&self) -> bool {
         self.version >= Version::V1_1_0 && !self.disable_gc
     }
 
-    /// Whether some plugin takes this capability.
+    /// Whether a plugin has this capability.
     pub(crate) fn takes(&self, capability: &str) -> bool {
         self.plugins
             .iter()
@@ -179,19 +177,19 @@ impl Plugin {
     }
 }
 
-/// The highest version that both sides know, of `cniVersion` and `cniVersions`.
+/// The highest version of `cniVersion` and `cniVersions` that we support.
 fn version(map: &Map<String, Value>) -> Result<Version, String> {
-    const NO_STRINGS: &str = "\"cniVersions\" must be a list of strings";
+    const NOT_STRINGS: &str = "\"cniVersions\" must be a list of strings";
     let single = string(map, "cniVersion")?;
     let mut offered: Vec<&str> = single.into_iter().collect();
     match map.get("cniVersions") {
         None | Some(Value::Null) => {}
         Some(Value::Array(more)) => {
             for version in more {
-                offered.push(version.as_str().ok_or(NO_STRINGS)?);
+                offered.push(version.as_str().ok_or(NOT_STRINGS)?);
             }
         }
-        Some(_) => return Err(NO_STRINGS.into()),
+        Some(_) => return Err(NOT_STRINGS.into()),
     }
     offered
         .iter()
@@ -217,7 +215,7 @@ fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether a text may be the name of a network, or a container's id.
+/// Whether a text is valid as a network's name or a container's id.
 pub(crate) fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
     let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -232,7 +230,7 @@ fn string<'a>(map: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>,
     }
 }
 
-/// A flag, which some write as a text.
+/// A flag, which some configurations write as a string.
 fn boolean(map: &Map<String, Value>, key: &str) -> Result<bool, String> {
     match map.get(key) {
         None | Some(Value::Null) => Ok(false),
@@ -243,7 +241,7 @@ fn boolean(map: &Map<String, Value>, key: &str) -> Result<bool, String> {
     }
 }
 
-/// Enough of a hostile text for an error line.
+/// The start of a hostile text, for an error line.
 pub(crate) fn shorten(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_an_error_and_no_overflow() {
+    fn deep_nesting_is_an_error_without_overflow() {
         let deep = format!(
             r#"{{"name":"n","x":{}{}}}"#,
             "[".repeat(100_000),
@@ -352,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_is_safe_to_use_and_survives_being_stored(value in json()) {
+        fn an_accepted_list_is_safe_to_use_and_to_store(value in json()) {
             if let Ok(list) = ConfList::from_value(&value) {
                 prop_assert!(!list.name.contains('/') && !list.name.is_empty());
                 prop_assert!(list.plugins.iter().all(|plugin| !plugin.kind.contains('/')));

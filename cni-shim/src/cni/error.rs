@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum CniError {
     #[error("CNI plugin {kind}: not found in {dirs}")]
     PluginMissing { kind: String, dirs: String },
-    /// Its program is on a file system that does not answer.
+    /// The program is on a file system that does not answer.
     #[error("CNI plugin {kind}: {reason}")]
     Unanswered { kind: String, reason: String },
     #[error("CNI plugin {} {verb}: cannot be started: {cause}", path.display())]
@@ -17,7 +17,7 @@ pub enum CniError {
         verb: &'static str,
         cause: io::Error,
     },
-    /// Of the kind `TimedOut` where it was killed at its deadline.
+    /// Of the kind `TimedOut` if it was killed at its deadline.
     #[error("CNI plugin {kind} {verb}: {cause}")]
     Talk {
         kind: String,
@@ -40,11 +40,11 @@ pub enum CniError {
     Cache { network: String, cause: io::Error },
 }
 
-/// "Try again later."
+/// "Try again later".
 const AGAIN: u64 = 11;
 
 impl CniError {
-    /// Whether the plugin asks to be tried again (CRI-519).
+    /// Whether the plugin requests a retry (CRI-519).
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, CniError::Plugin { code: AGAIN, .. })
     }

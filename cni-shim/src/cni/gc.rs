@@ -1,4 +1,4 @@
-//! What a network still holds for nobody: GC from 1.1.0 on (CRI-517), and attachments that only the cache knows.
+//! Leftovers in a network: GC from 1.1.0 on (CRI-517), and attachments known only to the cache.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use crate::namespaces::is_namespace;
 use crate::record::OnCni;
 
 impl Cni {
-    /// Lets plugins of a list that collects drop what belongs to no attachment in `valid` (CRI-517). Attachments of other runtimes whose
-    /// namespace is alive count as valid: sharing a cache must not cost them their addresses.
+    /// Plugins drop resources of attachments that are not in `valid` (CRI-517). Attachments of
+    /// other runtimes with a live namespace are valid too: they share the cache.
     pub(crate) async fn gc(
         &self,
         list: &ConfList,
@@ -47,8 +47,8 @@ impl Cni {
         first
     }
 
-    /// A sandbox that only the result cache knows: the record was lost with the state directory, or another runtime
-    /// added it.
+    /// Attachments of a sandbox in the result cache only: the record was lost with the state
+    /// directory, or another runtime added them.
     pub(crate) fn find_cached(&self, sandbox_id: &str) -> Vec<(PathBuf, OnCni)> {
         let infix = format!("-{sandbox_id}-");
         let found = self.cache.find(
@@ -61,7 +61,7 @@ impl Cni {
             .collect()
     }
 
-    /// Cached attachments of a network that no record holds and whose namespace is gone.
+    /// Cached attachments of a network without a record and without a namespace.
     pub(crate) fn find_dead(&self, network: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
         let dead = |entry: &Entry| {
             entry.network_name == network

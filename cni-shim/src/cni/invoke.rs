@@ -1,8 +1,8 @@
 //! Runs one plugin: environment and configuration in, result or error out (CRI-510, CRI-511).
 //!
-//! A plugin is a process group of its own. It ends with its time, with too much output, or with the future that
-//! waits for it: no plugin outlives the operation it belongs to. Nor does what a plugin had started when it failed or was
-//! killed, such as an `nft` with rules that the next call is to take away.
+//! A plugin is its own process group. It ends at its deadline, at too much output, or with the
+//! future that waits for it: no plugin outlives its operation. Nor do processes that it had started
+//! when it failed or was killed, such as an `nft` with rules that the next call must remove.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use super::error::CniError;
 use super::result::{PluginError, parse_error};
 use crate::types::Answers;
 
-/// A result larger than this is refused.
+/// Limit of a result's size.
 const STDOUT_MAX: u64 = 4 << 20;
-/// Of what a plugin logs, this much is kept.
+/// Limit of a plugin's logged stderr; the rest is dropped.
 const STDERR_MAX: u64 = 64 << 10;
-/// How long a group that was killed may take to be gone.
-const GONE: Duration = Duration::from_secs(1);
-const GONE_PAUSE: Duration = Duration::from_millis(2);
+/// Time for a killed group to end.
+const ENDING: Duration = Duration::from_secs(1);
+const ENDING_PAUSE: Duration = Duration::from_millis(2);
 const BUSY_RETRIES: usize = 5;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 const VARIABLES: [&str; 6] = [
@@ -61,7 +61,6 @@ impl Verb {
     }
 }
 
-/// One call of one plugin.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) verb: Verb,
@@ -71,14 +70,14 @@ pub(crate) struct Call<'a> {
     /// See [`Config::started`](crate::Config::started).
     pub(crate) started: Option<fn(u32)>,
     pub(crate) answers: &'a Answers,
-    /// Variables beyond `CNI_COMMAND` and `CNI_PATH`.
+    /// Variables in addition to `CNI_COMMAND` and `CNI_PATH`.
     pub(crate) environment: &'a [(&'static str, String)],
-    /// Configuration for its stdin.
+    /// The configuration for its stdin.
     pub(crate) input: Vec<u8>,
     pub(crate) deadline: Instant,
 }
 
-/// The program of a plugin: the first of that name in the directories.
+/// Finds a plugin's program: the first of that name in the directories.
 pub(crate) async fn find_plugin(
     kind: &str,
     bin_dirs: &[PathBuf],
@@ -99,7 +98,7 @@ pub(crate) async fn find_plugin(
 }
 
 impl Call<'_> {
-    /// Runs the plugin and returns what it wrote to stdout.
+    /// Runs the plugin and returns its stdout.
     pub(crate) async fn run(self) -> Result<Vec<u8>, CniError> {
         let path = find_plugin(self.kind, self.bin_dirs, self.answers).await?;
         let mut child = self.spawn(&path).await?;
@@ -116,7 +115,7 @@ impl Call<'_> {
             ))
         };
         let (status, stdout, stderr) = match finished.unwrap_or_else(late) {
-            Ok(said) => said,
+            Ok(output) => output,
             Err(cause) => {
                 group.end(&mut child).await;
                 return Err(CniError::Talk {
@@ -149,7 +148,7 @@ impl Call<'_> {
         })
     }
 
-    /// Starts the program; one that is being written by an installer is tried again.
+    /// Starts the program; retries while an installer writes it.
     async fn spawn(&self, path: &Path) -> Result<Child, CniError> {
         let mut command = Command::new(path);
         for variable in VARIABLES {
@@ -171,7 +170,7 @@ impl Call<'_> {
         };
         let mut retries = BUSY_RETRIES;
         loop {
-            // The kernel reads the program before this returns. A child that comes too late is killed.
+            // The kernel reads the program before this returns. A child that is too late is killed.
             let spawning = spawn_blocking(move || (command.spawn(), command));
             let spawned = timeout_at(self.deadline, spawning).await;
             let spawned = spawned.map_err(|late| not_started(late.into()))?;
@@ -191,13 +190,13 @@ impl Call<'_> {
         }
     }
 
-    /// Feeds the plugin and listens to it until it has ended and closed its outputs.
+    /// Writes the plugin's input and reads its outputs until they are closed and it has ended.
     async fn talk(&self, child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A plugin need not read it all; whether it did its work it says by its result.
+                // A plugin may leave input unread; its result reports success.
                 let _ = stdin.write_all(&self.input).await;
             }
             Ok(())
@@ -211,19 +210,19 @@ impl Call<'_> {
     }
 }
 
-/// Of the plugin and of its group; none once it is reaped.
+/// The number of the plugin and its group; `None` after it was reaped.
 fn number(child: &Child) -> Option<Pid> {
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     id.and_then(Pid::from_raw)
 }
 
-/// Waits until a plugin has ended. If it failed, the rest of its group is killed before its number is given back.
+/// Waits for a plugin's end. If it failed, its group is killed before its number is released.
 async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
     let Some(pid) = number(child) else {
         return child.wait().await;
     };
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-    // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
+    // Deprecated because some descriptor types can close or change; an OwnedFd cannot.
     #[expect(deprecated)]
     let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
     drop(pidfd.readable().await?);
@@ -231,25 +230,25 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
     let seen = waitid(WaitId::Pid(pid), unreaped)?;
     let failed = seen.is_none_or(|status| status.exit_status() != Some(0));
     if failed {
-        // The plugin itself, which is not reaped yet, is of it.
+        // The unreaped plugin itself is in the group.
         kill_process_group(pid, Signal::KILL)?;
     }
     let status = child.wait().await?;
     if failed {
-        gone(pid).await;
+        await_end(pid).await;
     }
     Ok(status)
 }
 
-/// Waits until nothing is left of a group that was killed, but not for what the kernel does not let go.
-async fn gone(group: Pid) {
-    let deadline = Instant::now() + GONE;
+/// Waits for the end of a killed group, except for processes that the kernel cannot end.
+async fn await_end(group: Pid) {
+    let deadline = Instant::now() + ENDING;
     while test_kill_process_group(group).is_ok() && Instant::now() < deadline {
-        tokio::time::sleep(GONE_PAUSE).await;
+        tokio::time::sleep(ENDING_PAUSE).await;
     }
 }
 
-/// All of a stream, which must not be longer than `most`.
+/// Reads a complete stream of at most `most` bytes.
 async fn read_strictly(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
@@ -261,7 +260,7 @@ async fn read_strictly(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::R
     Ok(bytes)
 }
 
-/// The start of a stream; the rest is read and thrown away, so that the writer does not block.
+/// Reads the start of a stream and discards the rest, so that the writer does not block.
 async fn read_some(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {
@@ -278,8 +277,8 @@ fn join(dirs: &[PathBuf], separator: &str) -> String {
         .join(separator)
 }
 
-/// Kills the plugin's process group when dropped before [`Group::ended`]. It must be dropped before the child handle
-/// it was made from: until that has reaped the process, its number names no other group.
+/// Kills the plugin's process group when dropped before [`Group::ended`]. It must be dropped before
+/// its child handle: until that reaps the process, the number is not reused.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -287,17 +286,17 @@ impl Group {
         Self(number(child))
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the group and waits for its end.
     async fn end(self, child: &mut Child) {
         let group = self.0;
         drop(self);
-        let _slow = tokio::time::timeout(GONE, child.wait()).await;
+        let _ = tokio::time::timeout(ENDING, child.wait()).await; // the group may take longer
         if let Some(group) = group {
-            gone(group).await;
+            await_end(group).await;
         }
     }
 
-    /// The plugin has been reaped: its number may be somebody else's now.
+    /// The plugin has been reaped: its number may be reused.
     fn ended(mut self) {
         self.0 = None;
     }
@@ -306,7 +305,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may have ended this very moment.
+            // It may have just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

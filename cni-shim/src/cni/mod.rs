@@ -1,12 +1,12 @@
-//! The network by CNI plugins: lists of programs that each add to what the one before made.
+//! The network by CNI plugins: lists of programs, each of which extends the previous result.
 //!
 //! ```text
 //!   ADD    plugin 1 ─result─► plugin 2 ─result─► …  last result: cached, returned     (failure: DEL of the list)
 //!   DEL    … ◄─ plugin 2 ◄─ plugin 1 in reverse, each with the cached result; then the cache entry is removed
 //!   STATUS, GC: in order (`readiness`, `gc`)
 //! ```
-//! A sandbox is deleted with the configuration it was added with, which its record holds. [`crate::Network`] owns the
-//! records and sees to it that one sandbox has one operation at a time.
+//! A sandbox is deleted with the configuration of its ADD, from its record. [`crate::Network`] owns
+//! the records and serializes the operations of a sandbox.
 
 mod cache;
 mod capability;
@@ -46,20 +46,19 @@ pub(crate) use patience::Patience;
 use readiness::Readiness;
 use target::Target;
 
-/// Longest a DEL or a GC may take (CRI-518).
+/// Timeout of a DEL or a GC (CRI-518).
 pub(crate) const DEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Failures that a DEL ignores, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tolerate {
     Nothing,
-    /// Programs that are in none of the directories.
+    /// Programs missing in all directories.
     MissingPrograms,
-    /// Whatever a program says or does.
+    /// Any failure of a program.
     Everything,
 }
 
-/// CNI as configured.
 #[derive(Debug)]
 pub(crate) struct Cni {
     bin_dirs: Vec<PathBuf>,
@@ -68,7 +67,7 @@ pub(crate) struct Cni {
     pub(crate) conf: ConfDir,
     cache: Cache,
     add_timeout: Duration,
-    /// Sandboxes whose ADD is of this life: what such a one leaves running has been ended with it.
+    /// Sandboxes whose ADD began in this process: its leftover processes ended with it.
     begun: Mutex<HashSet<String>>,
     readiness: Readiness,
 }
@@ -87,12 +86,12 @@ impl Cni {
         }
     }
 
-    /// When an ADD that starts now is given up.
+    /// The deadline of an ADD that starts now.
     pub(crate) fn add_deadline(&self) -> Instant {
         Instant::now() + self.add_timeout
     }
 
-    /// What a sandbox's record must hold before [`Cni::add`] starts.
+    /// The data that a sandbox's record needs before [`Cni::add`] starts.
     pub(crate) fn prepare(&self, list: &ConfList, attach: &Attach) -> Result<OnCni, CniError> {
         let wrong = |reason| CniError::Network {
             network: list.name.clone(),
@@ -138,8 +137,8 @@ impl Cni {
         Ok(attachment)
     }
 
-    /// Removes a sandbox from its network; its namespace may be gone. A plugin's failure stops the chain, and the
-    /// caller repeats it later (CRI-514), but for what is to be tolerated.
+    /// Deletes a sandbox from its network; its namespace may be removed. A failure that is not
+    /// tolerated stops the chain, and the caller retries later (CRI-514).
     pub(crate) async fn del(
         &self,
         sandbox_id: &str,
@@ -167,7 +166,7 @@ impl Cni {
             if tolerate < least {
                 return Err(error);
             }
-            tracing::warn!(sandbox = sandbox_id, %error, "CNI DEL skipped; {} may keep resources of the sandbox", plugin.kind);
+            tracing::warn!(sandbox = sandbox_id, %error, "skipped a failed CNI DEL; {} may keep resources of the sandbox", plugin.kind);
         }
         let removed = self
             .cache
@@ -188,7 +187,7 @@ impl Cni {
             .read(&endpoint.network, sandbox_id, &endpoint.interface)
     }
 
-    /// One plugin for one sandbox.
+    /// Calls one plugin for one sandbox.
     async fn call(
         &self,
         verb: Verb,
@@ -214,7 +213,7 @@ impl Cni {
             .await
     }
 
-    /// One plugin; without an environment, for no sandbox in particular.
+    /// Runs one plugin; without an environment for no particular sandbox.
     async fn run(
         &self,
         verb: Verb,
@@ -238,7 +237,7 @@ impl Cni {
     }
 }
 
-/// A plugin's stdin: its configuration with the list's keys, and what this call adds.
+/// A plugin's stdin: its configuration with the list's keys, and the additions of this call.
 fn input(list: &ConfList, plugin: &Plugin, extra: Map<String, Value>) -> Vec<u8> {
     let mut config = plugin.config.clone();
     config.insert("cniVersion".into(), list.version.as_str().into());
@@ -252,7 +251,7 @@ fn open_cache(config: &Config) -> Cache {
     if let Some(earlier) = &config.earlier_cache_dir
         && let Err(error) = cache.take_over(earlier)
     {
-        tracing::warn!(dir = %earlier.display(), %error, "CNI results of an earlier version are not taken over");
+        tracing::warn!(dir = %earlier.display(), %error, "cannot take over CNI results of an earlier version");
     }
     cache
 }

@@ -1,4 +1,4 @@
-//! "Try again later" (code 11, CRI-519): a plugin that says so is asked again while there is time.
+//! "Try again later" (code 11, CRI-519): retries such plugins while time is left.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::error::CniError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// Then whoever asked is told; a kubelet comes again.
+/// Afterwards the caller gets the error; a kubelet retries.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// The pauses of one operation, each longer than the one before.
+/// The growing pauses of one operation.
 #[derive(Debug)]
 pub(crate) struct Patience {
     pause: Duration,
@@ -26,12 +26,12 @@ impl Patience {
         }
     }
 
-    /// Waits before another try, if that is what the plugin asks for and there is time for one. False: the error stands.
+    /// Waits before a retry if the plugin requests one and time is left. False: the error is final.
     pub(crate) async fn waits_for(&mut self, error: &CniError) -> bool {
         if !error.is_transient() || Instant::now() + self.pause >= self.deadline {
             return false;
         }
-        tracing::info!(%error, "asked to try again later");
+        tracing::info!(%error, "retrying a CNI plugin at its request");
         tokio::time::sleep(self.pause).await;
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
         true
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_code_for_it_is_waited_for_and_never_past_the_deadline() {
+    async fn only_code_11_is_retried_and_never_past_the_deadline() {
         let start = Instant::now();
         let mut patience = Patience::until(start + Duration::from_secs(10));
         assert!(!patience.waits_for(&error(7)).await);

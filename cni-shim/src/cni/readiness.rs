@@ -1,4 +1,4 @@
-//! The last answer to whether a network is ready, how long it is good for, and the grace of one that was (CRI-503).
+//! Caches whether a network is ready, and grants a grace time to one that was (CRI-503).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,16 @@ use super::conflist::ConfList;
 use super::error::CniError;
 use crate::types::NotReady;
 
-/// An answer of programs is good for this long.
+/// How long the programs' answer is cached.
 const READY_FOR: Duration = Duration::from_secs(5);
 const UNREADY_FOR: Duration = Duration::from_millis(500);
 /// "Not available, and existing containers may have limited connectivity" (CRI-516).
 const LIMITED: u64 = 51;
 
-/// Whoever asks while the answer is being renewed waits for the new one.
+/// Callers during a renewal wait for the new answer.
 #[derive(Debug)]
 pub(super) struct Readiness {
-    /// How long a list that was ready may fail before it counts: a daemon behind a plugin that restarts is no reason to
-    /// take a node out.
+    /// Grace time of a list that was ready: a restarting plugin daemon must not stop a node.
     grace: Duration,
     last: Mutex<Option<Seen>>,
 }
@@ -30,7 +29,7 @@ struct Seen {
     of: Arc<ConfList>,
     until: Instant,
     answer: Result<(), NotReady>,
-    /// When it was last found ready.
+    /// When it was last ready.
     well: Option<Instant>,
 }
 
@@ -42,7 +41,7 @@ impl Readiness {
         }
     }
 
-    /// `there`: whether the programs are, which is looked at each time. What they say, `ask`, is remembered.
+    /// `there` checks for the programs each time. The result of `ask`, their own answer, is cached.
     pub(super) async fn of(
         &self,
         list: &Arc<ConfList>,
@@ -50,7 +49,7 @@ impl Readiness {
         ask: impl AsyncFnOnce() -> Result<(), CniError>,
     ) -> Result<(), NotReady> {
         let mut last = self.last.lock().await;
-        // Left in place: whoever asks may go away before the answer.
+        // Kept in place: the caller may leave before the answer.
         let seen = last.clone().filter(|seen| seen.of == *list);
         let (answer, unready_for) = match there().await {
             Err(missing) => (Err(missing), Duration::ZERO),
@@ -67,7 +66,7 @@ impl Readiness {
         let (lasts, answer) = match answer {
             Ok(()) => (READY_FOR, Ok(())),
             Err(error) if in_grace => {
-                tracing::warn!(network = list.name, %error, "the network was ready; given some time");
+                tracing::warn!(network = list.name, %error, "CNI network not ready; within its grace time");
                 (unready_for, Ok(()))
             }
             Err(error) => (unready_for, Err(not_ready(&error))),

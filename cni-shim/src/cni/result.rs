@@ -1,4 +1,4 @@
-//! CNI results and errors, parsed. Pure; the text comes from a program that may be anything.
+//! Parses CNI results and errors of arbitrary programs. Pure.
 
 use std::net::IpAddr;
 
@@ -7,28 +7,28 @@ use serde_json::{Map, Value};
 use super::conflist::{Version, shorten};
 use crate::addr::Cidr;
 
-/// An error in a plugin's own words.
+/// A plugin's own error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PluginError {
-    /// CRI-519; 999 when the plugin did not say.
+    /// CRI-519; 999 if the plugin gave none.
     pub(crate) code: u64,
     pub(crate) message: String,
 }
 
-/// The code that libcni gives an error without one.
+/// libcni's code for an error without one.
 pub(crate) const UNKNOWN_CODE: u64 = 999;
-/// Of what a program says in an error line.
+/// Limit of a program's text in an error line.
 const MESSAGE_MAX: usize = 1024;
 
-/// Reads the result of an ADD. `version` is the configuration's: a result without one has it (CRI-513).
+/// Parses an ADD's result. Without a version it has the configuration's, `version` (CRI-513).
 pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, String> {
     let mut value: Value = serde_json::from_slice(stdout).map_err(|e| format!("not JSON: {e}"))?;
     let map = value.as_object_mut().ok_or("not a JSON object")?;
-    if let Some(said) = map.get("cniVersion").and_then(Value::as_str)
-        && !said.is_empty()
-        && Version::known(said).is_none()
+    if let Some(stated) = map.get("cniVersion").and_then(Value::as_str)
+        && !stated.is_empty()
+        && Version::known(stated).is_none()
     {
-        return Err(format!("unsupported result version {:?}", shorten(said)));
+        return Err(format!("unsupported result version {:?}", shorten(stated)));
     }
     map.insert("cniVersion".into(), version.as_str().into());
     if version < Version::V1_0_0 {
@@ -52,7 +52,7 @@ fn name_families(result: &mut Map<String, Value>) {
     }
 }
 
-/// The addresses of `interface` in the sandbox; all addresses when the result does not say whose they are (CRI-536).
+/// The addresses of `interface` in the sandbox; all addresses if none is assigned to it (CRI-536).
 /// IPv4 before IPv6, otherwise in the result's order (CRI-117).
 pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Vec<IpAddr>, String> {
     let list = |key: &str| {
@@ -93,7 +93,7 @@ pub(crate) fn addresses(result: &Value, interface: &str) -> Result<Vec<IpAddr>, 
     }
 }
 
-/// Reads what a plugin that failed wrote: an error object, or anything.
+/// Parses the output of a failed plugin: an error object, or any text.
 pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
     let value: Value = serde_json::from_slice(stdout).unwrap_or_default();
     let text = |key: &str| value.get(key).and_then(Value::as_str);
@@ -108,13 +108,13 @@ pub(crate) fn parse_error(stdout: &[u8], stderr: &[u8]) -> PluginError {
             message: one_line(&message),
         };
     }
-    let said = [stdout, stderr]
+    let text = [stdout, stderr]
         .into_iter()
         .map(String::from_utf8_lossy)
         .find(|text| !text.trim().is_empty());
     PluginError {
         code: UNKNOWN_CODE,
-        message: said.map_or("no reason given".into(), |text| one_line(&text)),
+        message: text.map_or("no reason given".into(), |text| one_line(&text)),
     }
 }
 
@@ -123,7 +123,7 @@ fn one_address(ip: &Value) -> Option<Cidr> {
     ip.get("address")?.as_str()?.parse().ok()
 }
 
-/// A text of a program as part of an error line.
+/// A program's text as part of an error line.
 fn one_line(text: &str) -> String {
     let clean: String = text
         .trim()

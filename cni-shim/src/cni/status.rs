@@ -1,4 +1,5 @@
-//! Whether the plugins of a list can work now: their programs are there, and from 1.1.0 on they say so (CRI-516).
+//! Whether a list's plugins can work now: their programs exist, and from 1.1.0 on confirm
+//! (CRI-516).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::types::NotReady;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Cni {
-    /// Whether a list's plugins could add a sandbox now; what they say may be some seconds old.
+    /// Whether a list's plugins could add a sandbox now; their answers may be some seconds old.
     pub(crate) async fn status(&self, list: &Arc<ConfList>) -> Result<(), NotReady> {
         let there = async || {
             for kind in list.plugins.iter().flat_map(programs) {
@@ -40,7 +41,7 @@ impl Cni {
     }
 }
 
-/// The programs a plugin's configuration names: its own, and its address manager's.
+/// The programs of a plugin's configuration: its own, and its IPAM plugin's.
 fn programs(plugin: &Plugin) -> impl Iterator<Item = &str> {
     let ipam = plugin
         .config

@@ -1,5 +1,5 @@
-//! What a killed daemon's ADD left running: plugins, and what they had started, such as an `nft`, go on without it, and what
-//! they add after the DEL that is to undo it stays for ever.
+//! Ends processes left by a killed daemon's ADD: plugins and their children, such as an `nft`,
+//! continue without it, and would add resources after the DEL that must undo them.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -11,33 +11,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What has not ended in this time is left to itself: a removal waits no longer.
+/// Processes that take longer are left running: a removal waits no longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// As much as is read of an environment: a process may call any of its memory that, however large.
+/// Limit of a read environment: a process can declare any of its memory as such.
 const ENVIRONMENT_MAX: u64 = 1 << 20;
-/// Of so many at a time: each takes a descriptor.
+/// Limit of processes per round: each takes a descriptor.
 const AT_ONCE: usize = 64;
 
-/// Kills what an operation on this sandbox left running, and waits until it is gone.
+/// Kills processes left by an operation on this sandbox, and waits for their end.
 pub(super) async fn end(sandbox_id: &str) {
     let id = sandbox_id.to_owned();
     let ending = tokio::task::spawn_blocking(move || end_until(&id, Instant::now() + PATIENCE));
-    // A process that is stuck in the kernel may hold up whoever looks at it.
+    // Reading a process that is stuck in the kernel may block.
     let why = match tokio::time::timeout(PATIENCE * 2, ending).await {
         Ok(Ok(Ok(()))) => return,
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "a process does not let itself be looked at".to_owned(),
+        Err(_) => "reading a process blocks".to_owned(),
     };
     tracing::warn!(
         sandbox = sandbox_id,
         why,
-        "what a CNI operation of an earlier daemon left may still run"
+        "processes of an earlier daemon's CNI operation may still run"
     );
 }
 
 fn end_until(sandbox_id: &str, deadline: Instant) -> io::Result<()> {
-    // Again until there is none: one that was killed may have started another a moment before.
+    // Repeated until none is found: a killed process may have just started another.
     while Instant::now() < deadline {
         let found = find(sandbox_id, deadline)?;
         if found.is_empty() {
@@ -47,10 +47,9 @@ fn end_until(sandbox_id: &str, deadline: Instant) -> io::Result<()> {
             tracing::info!(
                 sandbox = sandbox_id,
                 pid,
-                "killed: a CNI operation of an earlier daemon had left it"
+                "killing a process left by an earlier daemon's CNI operation"
             );
-            // It may have ended already.
-            let _ = pidfd_send_signal(process, Signal::KILL);
+            let _ = pidfd_send_signal(process, Signal::KILL); // it may have ended
         }
         for (_, process) in &found {
             wait_until(process, deadline)?;
@@ -59,7 +58,7 @@ fn end_until(sandbox_id: &str, deadline: Instant) -> io::Result<()> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// Processes of our PID namespace, as those of our plugins are, with the sandbox's id as a plugin's environment has it.
+/// Finds processes of our PID namespace with the sandbox's id in a plugin's environment.
 fn find(sandbox_id: &str, deadline: Instant) -> io::Result<Vec<(i32, OwnedFd)>> {
     let id = format!("CNI_CONTAINERID={sandbox_id}");
     let ours = pid_namespace(Path::new("/proc/self"))?;
@@ -75,7 +74,7 @@ fn find(sandbox_id: &str, deadline: Instant) -> io::Result<Vec<(i32, OwnedFd)>> 
         if !pid_namespace(&path).is_ok_and(|its| its == ours) {
             continue;
         }
-        // Opened first, so that it is the same process whose environment is read and that is killed.
+        // Opened first, so that the same process is read and killed.
         let process = match Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Ok(process)) => process,
             Some(Err(error)) if error == Errno::MFILE || error == Errno::NFILE => {
@@ -123,7 +122,7 @@ mod tests {
         Instant::now() + PATIENCE
     }
 
-    /// A plugin with a child in a session of its own, as a helper of `nft` may be; both run.
+    /// A plugin with a child in its own session, like a helper of `nft`; both run.
     fn plugin(sandbox_id: &str) -> (Child, i32) {
         let mut shell = Command::new("sh")
             .args(["-c", "setsid sh -c 'echo $$; exec sleep 1000' & wait"])
@@ -133,10 +132,10 @@ mod tests {
             .spawn()
             .unwrap();
         let mut pid = String::new();
-        let said = shell.stdout.as_mut().unwrap();
-        BufReader::new(said).read_line(&mut pid).unwrap();
+        let output = shell.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut pid).unwrap();
         let pid = pid.trim().parse().unwrap();
-        // While it becomes `sleep` it has no environment.
+        // During the execve of `sleep` its environment is empty.
         let sleeps = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
         while !sleeps() {
             std::thread::sleep(Duration::from_millis(1));
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_operation_left_running_is_gone_and_its_neighbours_is_not() {
+    async fn leftovers_of_an_operation_end_and_a_neighbours_do_not() {
         let id = format!("strays-{}", std::process::id());
         let neighbours = format!("{id}-not");
         let (mut ours, below) = plugin(&id);
@@ -161,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn no_time_left_is_told() {
+    fn a_lack_of_time_is_an_error() {
         let past = Instant::now();
-        assert!(end_until("strays-of-nobody", past).is_err());
+        assert!(end_until("strays-of-none", past).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! One sandbox as plugins see it: their environment, and what becomes of the last one's result.
+//! One sandbox as seen by plugins: their environment, and the use of the last one's result.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,6 @@ use crate::namespaces::is_namespace;
 use crate::record::OnCni;
 use crate::types::Attachment;
 
-/// One sandbox as plugins see it.
 pub(crate) struct Target<'a> {
     pub(crate) sandbox_id: &'a str,
     netns: String,
@@ -31,7 +30,7 @@ impl<'a> Target<'a> {
             network: endpoint.network.clone(),
             reason,
         })?;
-        // Plugins take an empty path for "gone", but fail on a path that is no namespace (any more).
+        // For plugins an empty path means a removed namespace; other invalid paths are errors.
         let netns = if is_namespace(netns) {
             netns.display().to_string()
         } else {
@@ -95,10 +94,10 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The result that plugins are told, of what the cache has.
+    /// The cached result, if plugins of this version get one.
     pub(crate) fn previous(&self, cached: Entry) -> Option<Value> {
-        let told = self.list.version >= Version::V0_4_0 && cached.result.is_object();
-        told.then_some(cached.result)
+        let is_passed = self.list.version >= Version::V0_4_0 && cached.result.is_object();
+        is_passed.then_some(cached.result)
     }
 
     pub(crate) fn wrong(&self, reason: String) -> CniError {

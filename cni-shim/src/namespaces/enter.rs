@@ -1,4 +1,4 @@
-//! Work inside a pinned network namespace, on a thread of its own.
+//! Runs work inside a pinned network namespace, on its own thread.
 
 use std::io;
 use std::path::Path;
@@ -8,11 +8,11 @@ use super::sysctl;
 use crate::link::{self, Link};
 use crate::netlink::{Family, Socket};
 
-/// File-system types that a network namespace's file has: nsfs, and proc for `/proc/<pid>/ns/net`.
+/// File systems of network namespace files: nsfs, and proc for `/proc/<pid>/ns/net`.
 const NAMESPACE_MAGIC: [i128; 2] = [0x6e73_6673, 0x9fa0];
 
-/// Sets, in an attached pod, those of its parameters that belong to its interface. The names were checked by
-/// [`super::PinSpec::validate`].
+/// Sets those parameters of an attached pod that belong to its interface.
+/// [`super::PinSpec::validate`] has checked the names.
 pub fn set_interface_sysctls(
     netns: &Path,
     sysctls: &[(String, String)],
@@ -30,7 +30,7 @@ pub fn set_interface_sysctls(
     })?
 }
 
-/// The interfaces in a network namespace with their traffic, loopback included. Blocks for some 0.1 ms.
+/// The interfaces of a network namespace with their traffic. Blocks for some 0.1 ms.
 pub fn interfaces(netns: &Path) -> Result<Vec<Link>, NamespaceError> {
     in_netns(netns, || Ok(link::list(&mut Socket::open(Family::Route)?)?))?
 }
@@ -42,8 +42,7 @@ pub(crate) fn is_namespace(path: &Path) -> bool {
             .is_ok_and(|stat| NAMESPACE_MAGIC.contains(&i128::from(stat.f_type)))
 }
 
-/// Runs `work` on a thread of its own that has entered the network namespace pinned at `netns`. Sockets it opens
-/// stay there.
+/// Runs `work` on its own thread in the network namespace at `netns`. Its sockets stay there.
 pub fn in_netns<T: Send>(
     netns: &Path,
     work: impl FnOnce() -> T + Send,
@@ -51,14 +50,14 @@ pub fn in_netns<T: Send>(
     let step =
         |verb: &str| NamespaceError::io(format!("{verb} network namespace {}", netns.display()));
     on_thread("netns", || {
-        // `NetNs::run` would come back afterwards, which can fail; this thread has no way back to need.
+        // `NetNs::run` would return to the old namespace, which can fail; this thread ends here.
         let inside = netns_rs::get_from_path(netns).map_err(|e| step("open")(cause(e)))?;
         inside.enter().map_err(|e| step("enter")(cause(e)))?;
         Ok(work())
     })?
 }
 
-/// The system's error under one of the crate's, whose text names the path once more.
+/// The system's error inside the crate's, whose text repeats the path.
 fn cause(error: netns_rs::Error) -> io::Error {
     match error {
         netns_rs::Error::OpenNsError(_, cause) => cause,
@@ -67,7 +66,7 @@ fn cause(error: netns_rs::Error) -> io::Error {
     }
 }
 
-/// Runs `work` on a thread that ends with it, so that what the thread unshared or entered touches no other.
+/// Runs `work` on its own thread, so that unshared or entered namespaces affect no other.
 pub(super) fn on_thread<T: Send>(
     name: &str,
     work: impl FnOnce() -> T + Send,

@@ -1,15 +1,16 @@
-//! Namespaces owned by a user namespace: made by a short single-threaded process, since the kernel lets no thread of
-//! a larger one unshare its user namespace.
+//! Namespaces owned by a user namespace, made by a short single-threaded process: the kernel lets
+//! no thread of a larger process unshare its user namespace.
 //!
 //! ```text
 //!   daemon                                  helper (`cairn sandbox`)
 //!   spec as one line of JSON  ───────────►  unshare(user)
 //!   write uid_map, gid_map    ◄──"made"───
-//!   "mapped"                  ───────────►  become its root; unshare(net, ipc, uts); hostname, lo, sysctls
+//!   "mapped"                  ───────────►  become its root; unshare(net, ipc, uts);
+//!                                           hostname, lo, sysctls
 //!   bind-mount /proc/<pid>/ns ◄──"ready"──
 //!   close stdin, reap         ───────────►  exit
 //! ```
-//! A word other than the expected one is the helper's error, in one line.
+//! Any other word is the helper's error, in one line.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,17 +26,17 @@ use super::error::NamespaceError;
 use super::make;
 use super::spec::{IdMap, Mappings, PinSpec};
 
-/// A spec or an answer longer than this is refused.
+/// Limit of a spec or an answer.
 const LINE_MAX: u64 = 1 << 20;
 
-/// The program that runs [`helper_main`], with its arguments; nothing is passed beyond them.
+/// The program that runs [`helper_main`], with all its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelperCommand {
     pub program: PathBuf,
     pub args: Vec<OsString>,
 }
 
-/// Has the helper make the namespaces, and pins them while it holds them.
+/// Makes the namespaces by the helper, and pins them while it lives.
 pub(super) fn pin_by_process(
     spec: &PinSpec,
     mappings: &Mappings,
@@ -43,12 +44,12 @@ pub(super) fn pin_by_process(
     helper: &HelperCommand,
 ) -> Result<(), NamespaceError> {
     let mut process = make_and_map(spec, mappings, helper)?;
-    process.say("mapped")?;
+    process.send("mapped")?;
     process.expect("ready")?;
     make::bind_all(spec, &process.namespaces(), dir)
 }
 
-/// A user namespace in which nobody lives; it lasts as long as the descriptor. Takes as long as `helper` needs to start.
+/// Makes a user namespace that lasts as long as the descriptor. Takes the start time of `helper`.
 pub fn user_namespace(
     mappings: &Mappings,
     helper: &HelperCommand,
@@ -71,7 +72,7 @@ fn make_and_map(
 ) -> Result<Process, NamespaceError> {
     let mut process = Process::start(helper)?;
     let line = serde_json::to_string(spec).map_err(|e| NamespaceError::Helper(e.to_string()))?;
-    process.say(&line)?;
+    process.send(&line)?;
     process.expect("made")?;
     let proc_dir = PathBuf::from(format!("/proc/{}", process.child.id()));
     for (file, ranges) in [("uid_map", &mappings.uids), ("gid_map", &mappings.gids)] {
@@ -120,7 +121,7 @@ impl Process {
         }
     }
 
-    fn say(&mut self, line: &str) -> Result<(), NamespaceError> {
+    fn send(&mut self, line: &str) -> Result<(), NamespaceError> {
         writeln!(self.input, "{line}").map_err(NamespaceError::io("write to the sandbox helper"))
     }
 
@@ -130,32 +131,31 @@ impl Process {
         if answer == word {
             return Ok(());
         }
-        let said = if answer.is_empty() {
+        let reason = if answer.is_empty() {
             "ended without an answer".to_owned()
         } else {
             answer
         };
-        Err(NamespaceError::Helper(said))
+        Err(NamespaceError::Helper(reason))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It holds nothing but the namespaces, which are pinned or unwanted by now. It may have ended already.
+        // The helper owns only the namespaces, which are pinned or unneeded now. It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The whole of the helper process: call it first thing in `main`, before any thread is started. Speaks the protocol
-/// above on stdin and stdout.
+/// Runs the helper, by the protocol above. Call it first in `main`, before any thread starts.
 pub fn helper_main() -> ExitCode {
     let mut input = BufReader::new(io::stdin());
     let mut output = io::stdout();
     match helper_steps(&mut input, &mut output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A daemon that is gone reads nothing; there is nobody else to tell.
+            // Without a daemon there is no other reader.
             let _ = writeln!(output, "{}", error.to_string().replace('\n', " "));
             ExitCode::FAILURE
         }
@@ -163,7 +163,7 @@ pub fn helper_main() -> ExitCode {
 }
 
 fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(), NamespaceError> {
-    let mut tell = |word: &str| {
+    let mut answer = |word: &str| {
         writeln!(output, "{word}")
             .and_then(|()| output.flush())
             .map_err(NamespaceError::io("answer the daemon"))
@@ -172,28 +172,30 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
     let spec: PinSpec = serde_json::from_str(&line)
         .map_err(|e| NamespaceError::Invalid(format!("unreadable request: {e}")))?;
     spec.validate()?;
-    // In its new user namespace a container that is the host's user 0, and sees this process, has every capability over it;
-    // its root is the host's.
+    // A container with the host's user 0 that sees this process would have every capability over it
+    // in its new user namespace; its root is the host's.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(NamespaceError::io("forbid dumps"))?;
     let unshare = |flags| make::unshare(flags).map_err(NamespaceError::io("unshare"));
     unshare(UnshareFlags::NEWUSER)?;
-    tell("made")?;
+    answer("made")?;
     if read_line(input).map_err(NamespaceError::io("wait for the mappings"))? != "mapped" {
-        return Err(NamespaceError::Helper("the daemon gave up".into()));
+        return Err(NamespaceError::Helper(
+            "the daemon closed the connection".into(),
+        ));
     }
     become_root()?;
-    // By its root: message queues belong to whoever makes their namespace.
+    // As its root, since message queues belong to the creator of their namespace.
     unshare(spec.flags())?;
     make::prepare(&spec)?;
-    tell("ready")?;
-    // The namespaces must live until the daemon has pinned them: it says so by closing the pipe.
+    answer("ready")?;
+    // The namespaces must live until the daemon has pinned them and closes the pipe.
     read_line(input)
         .map(drop)
         .map_err(NamespaceError::io("wait for the daemon"))
 }
 
-/// The kernel lets only the namespace's own root write its IPC parameters, whatever capabilities others have.
+/// Whatever capabilities others have, only the namespace's root may write its IPC parameters.
 fn become_root() -> Result<(), NamespaceError> {
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     use rustix::{fs::Gid, fs::Uid};

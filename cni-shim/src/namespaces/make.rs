@@ -1,4 +1,4 @@
-//! The steps of whoever makes namespaces: the daemon's thread, or the helper's process. The only `unsafe` of the crate.
+//! Makes namespaces, on the daemon's thread or in the helper. The only `unsafe` of the crate.
 
 use std::io;
 use std::path::Path;
@@ -11,16 +11,16 @@ use super::sysctl;
 use crate::link;
 use crate::netlink::{Family, Socket};
 
-/// Leaves the namespaces in `flags` for new ones, for the calling thread only.
+/// Moves the calling thread to new namespaces of these `flags`.
 #[allow(unsafe_code)]
 pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     debug_assert!(!flags.intersects(UnshareFlags::FILES | UnshareFlags::FS | UnshareFlags::NEWNS));
-    // SAFETY: the call is unsafe because of CLONE_FILES, which would leave this thread with a descriptor table of its
-    // own while others go on using the numbers. `PinSpec::flags` sets namespace flags only: no table is touched.
+    // SAFETY: the call is unsafe because of CLONE_FILES, which would separate this thread's
+    // descriptor table from the others'. `PinSpec::flags` sets namespace flags only.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
 }
 
-/// The last steps inside the new namespaces, by whoever unshared them.
+/// The last steps inside the new namespaces.
 pub(super) fn prepare(spec: &PinSpec) -> Result<(), NamespaceError> {
     if let Some(hostname) = &spec.hostname {
         rustix::system::sethostname(hostname.as_bytes())
@@ -37,7 +37,7 @@ pub(super) fn prepare(spec: &PinSpec) -> Result<(), NamespaceError> {
         .try_for_each(|(name, value)| sysctl::write(name, value))
 }
 
-/// Binds the namespaces of a process or thread, whose directory of them is `namespaces`, over the files in `dir`.
+/// Binds a process's or thread's namespaces, in `namespaces`, over the files in `dir`.
 pub(super) fn bind_all(
     spec: &PinSpec,
     namespaces: &Path,

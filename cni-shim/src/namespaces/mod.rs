@@ -1,4 +1,4 @@
-//! The namespaces of a sandbox: made, prepared and pinned by a bind mount, so that they live without a process.
+//! The namespaces of a sandbox, pinned by bind mounts, so that they live without a process.
 //!
 //! ```text
 //! <dir>          bind mount of itself, private: one unmount of it removes all below at once
@@ -7,9 +7,9 @@
 //! ├── uts        … uts
 //! └── user       … user (only for a pod with a user namespace)
 //! ```
-//! Without a user namespace a short-lived **thread** unshares, prepares and pins. Namespaces that a user namespace
-//! shall own must be unshared together with it, which the kernel allows a single-threaded process only: see
-//! [`helper_main`].
+//! Without a user namespace a short-lived **thread** unshares, prepares and pins. Namespaces owned
+//! by a user namespace must be unshared with it, which the kernel allows in a single-threaded
+//! process only: see [`helper_main`].
 //!
 //! `make` has the only `unsafe` of the crate.
 
@@ -27,7 +27,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 
-use crate::file::gone;
+use crate::file::ignore_missing;
 pub use enter::{in_netns, interfaces, set_interface_sysctls};
 pub use error::NamespaceError;
 pub use helper::{HelperCommand, helper_main, user_namespace};
@@ -37,9 +37,9 @@ pub(crate) use enter::is_namespace;
 use enter::on_thread;
 use spec::NAMES;
 
-/// Makes the namespaces and pins them under `dir`, which is made; one that holds something is refused and left alone
-/// ([`unpin`] it first). Blocks for about a millisecond; with a user namespace, as long as `helper` needs to start.
-/// On failure nothing is left.
+/// Makes the namespaces and pins them under `dir`, which is made; a non-empty one is rejected
+/// ([`unpin`] it first). Blocks for about a millisecond, or for the start of `helper` with a user
+/// namespace. A failure leaves nothing.
 pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned, NamespaceError> {
     spec.validate()?;
     make_empty(dir).map_err(NamespaceError::io(format!("create {}", dir.display())))?;
@@ -62,9 +62,9 @@ pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned,
     })
 }
 
-/// Removes what [`pin`] made. The namespaces end with their last process. Idempotent.
+/// Removes the pins of [`pin`]. The namespaces end with their last process. Idempotent.
 pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
-    // The whole subtree goes with the directory's own mount. The loop clears mounts stacked by an interrupted pin.
+    // The subtree goes with the directory's mount. An interrupted pin may have stacked mounts.
     loop {
         match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
@@ -72,12 +72,13 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
             Err(e) => return Err(NamespaceError::io(format!("unmount {}", dir.display()))(e)),
         }
     }
-    // By name, so that a wrong path cannot cost more than these.
+    // By name, so that a wrong path can remove no other files.
     for file in NAMES.map(|name| dir.join(name)) {
-        gone(fs::remove_file(&file))
+        ignore_missing(fs::remove_file(&file))
             .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
     }
-    gone(fs::remove_dir(dir)).map_err(NamespaceError::io(format!("remove {}", dir.display())))
+    ignore_missing(fs::remove_dir(dir))
+        .map_err(NamespaceError::io(format!("remove {}", dir.display())))
 }
 
 fn pin_by_thread(spec: &PinSpec, dir: &Path) -> Result<(), NamespaceError> {
@@ -96,7 +97,7 @@ fn make_empty(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes `dir` a private mount of its own, and in it an empty file per namespace as mount point.
+/// Makes `dir` a private mount, with an empty file per namespace as mount point.
 fn prepare_dir(dir: &Path, spec: &PinSpec) -> Result<(), NamespaceError> {
     let named = |step: &str| format!("{step} {}", dir.display());
     rustix::mount::mount_bind(dir, dir).map_err(NamespaceError::io(named("bind-mount")))?;

@@ -1,4 +1,4 @@
-//! Specification of a sandbox's namespaces, and the checks that need no kernel.
+//! Specification of a sandbox's namespaces, and the checks without a kernel.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use rustix::thread::UnshareFlags;
 use super::error::NamespaceError;
 use super::sysctl;
 
-/// Files under a pin directory; the links in `/proc/<pid>/ns` have the same names.
+/// Files in a pin directory, named as in `/proc/<pid>/ns`.
 pub(super) const NAMES: [&str; 4] = ["net", "ipc", "uts", "user"];
-/// Longest hostname the kernel takes (CRI-205).
+/// The kernel's limit of a hostname (CRI-205).
 const HOSTNAME_MAX: usize = 64;
-/// The kernel takes at most this many ranges.
+/// The kernel's limit of ranges.
 const RANGES_MAX: usize = 340;
 
-/// Which namespaces to make, and what to set in them.
+/// The namespaces to make, and their settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PinSpec {
     pub net: bool,
@@ -22,8 +22,8 @@ pub struct PinSpec {
     pub uts: bool,
     /// Set in the new UTS namespace; needs `uts` (CRI-205).
     pub hostname: Option<String>,
-    /// Names with dots. Only those of a namespace made here are taken (CRI-206). Those of the pod's interface wait
-    /// until it exists: see [`set_interface_sysctls`].
+    /// Names with dots, only of namespaces made here (CRI-206). Those of the pod's interface are
+    /// set when it exists: see [`set_interface_sysctls`].
     pub sysctls: Vec<(String, String)>,
     /// A user namespace that owns the others.
     pub userns: Option<Mappings>,
@@ -36,7 +36,7 @@ pub struct Mappings {
     pub gids: Vec<IdMap>,
 }
 
-/// `size` ids from `container` on are the host's from `host` on.
+/// Maps `size` ids from `container` on to the host's from `host` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct IdMap {
     pub container: u32,
@@ -44,7 +44,7 @@ pub struct IdMap {
     pub size: u32,
 }
 
-/// Where the namespaces are pinned; `None` for those not asked for.
+/// Paths of the pinned namespaces; `None` for those not requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pinned {
     pub net: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct Pinned {
 }
 
 impl PinSpec {
-    /// Checks what can be known before anything is made.
+    /// Checks what is possible before anything is made.
     pub fn validate(&self) -> Result<(), NamespaceError> {
         if let Some(hostname) = &self.hostname {
             let invalid = |why: &str| {
@@ -78,7 +78,7 @@ impl PinSpec {
         self.userns.as_ref().map_or(Ok(()), Mappings::validate)
     }
 
-    /// All but the user namespace, which is to own the others.
+    /// All but the user namespace, which owns the others.
     pub(super) fn flags(&self) -> UnshareFlags {
         let mut flags = UnshareFlags::empty();
         flags.set(UnshareFlags::NEWNET, self.net);
@@ -87,7 +87,7 @@ impl PinSpec {
         flags
     }
 
-    /// Those of [`NAMES`] that are asked for.
+    /// The requested ones of [`NAMES`].
     pub(super) fn wanted(&self) -> impl Iterator<Item = &'static str> {
         let asked = [self.net, self.ipc, self.uts, self.userns.is_some()];
         NAMES

@@ -1,4 +1,4 @@
-//! Kernel parameters of a sandbox's own namespaces (CRI-206): which names are taken, and the write.
+//! Kernel parameters of a sandbox's own namespaces (CRI-206): the allowed names, and the write.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(crate) fn check(net: bool, ipc: bool, name: &str, value: &str) -> Result<(),
     }
 }
 
-/// Whether a parameter is the pod's interface's, which exists only once the network is attached.
+/// Whether a parameter belongs to the pod's interface, which exists only after the attach.
 pub(crate) fn is_of_interface(name: &str) -> bool {
     let mut words = name.split('.');
     let (net, _family, kind, of) = (words.next(), words.next(), words.next(), words.next());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_the_pods_interface_are_told_from_others() {
+    fn parameters_of_the_pods_interface_are_distinguished() {
         for (name, of_interface) in [
             ("net.ipv4.conf.eth0.rp_filter", true),
             ("net.ipv6.neigh.eth0.base_reachable_time_ms", true),

@@ -1,5 +1,5 @@
-//! Connection tracking: a UDP flow that began before a host port was opened or closed keeps its old way as long as
-//! packets flow (CRI-537), so flows to the port are forgotten and find their way anew.
+//! Connection tracking: a UDP flow keeps its route while packets flow, even after a host port
+//! opened or closed (CRI-537). So flows to the port are deleted, and are routed anew.
 
 use rustix::io::Errno;
 
@@ -17,11 +17,11 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_FILTER: u16 = 25;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
-/// Only the tuple's protocol and destination port count.
+/// Compares only the tuple's protocol and destination port.
 const BY_PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
 
-/// Forgets the flows to a pod's UDP host ports. Kernels before 6.8 cannot select flows so; there old flows stay until
-/// they time out, and a line in the log says so.
+/// Deletes the flows to a pod's UDP host ports. Kernels before 6.8 cannot select them; there old
+/// flows stay until they time out, which is logged.
 pub(crate) fn forget_udp(socket: &mut Socket, endpoint: &OnBridge) -> Result<(), NetlinkError> {
     let udp = endpoint
         .ports
@@ -43,7 +43,7 @@ pub(crate) fn forget_udp(socket: &mut Socket, endpoint: &OnBridge) -> Result<(),
         let request = Message::new(kind, 0, step, body);
         match socket.run(&[request.tolerate(Errno::NOENT)]) {
             Err(error) if matches!(error.errno, Errno::INVAL | Errno::OPNOTSUPP) => {
-                tracing::warn!(%error, "established flows keep their destination");
+                tracing::warn!(%error, "cannot delete UDP flows: established ones keep their destination");
             }
             other => other?,
         }

@@ -1,7 +1,7 @@
-//! One nftables rule as a list of expressions, in the kernel's wire format: only the kinds our tables need.
+//! An nftables rule as expressions in the kernel's wire format: only the kinds our tables need.
 //!
-//! Registers: values are loaded into the 32-bit registers from [`R0`] on; a match uses the first ones and frees them,
-//! a map's key is laid over several in a row, and its data overwrites them.
+//! Registers: values are loaded into the 32-bit registers from [`R0`] on. A match uses and frees
+//! the first ones; a map's key takes several in a row, and its data overwrites them.
 
 use super::family::Ip;
 use crate::netlink::Attrs;
@@ -35,7 +35,6 @@ const RTN_LOCAL: u32 = 2;
 const NFT_NAT_DNAT: u32 = 1;
 const IFNAMSIZ: usize = 16;
 
-/// The first 32-bit register.
 const R0: u32 = 8;
 
 /// A part of a packet.
@@ -48,9 +47,9 @@ pub(crate) enum Field {
     Source(Ip),
     Destination(Ip),
     IcmpType,
-    /// The address that a neighbour advertisement speaks for.
+    /// The address of a neighbour advertisement.
     NeighbourTarget,
-    /// Of TCP, UDP and SCTP.
+    /// For TCP, UDP and SCTP.
     DestinationPort,
 }
 
@@ -73,7 +72,7 @@ impl Field {
     }
 }
 
-/// An interface's name as the kernel compares it.
+/// An interface's name in the form that the kernel compares.
 pub(crate) fn interface_name(name: &str) -> [u8; IFNAMSIZ] {
     let mut padded = [0u8; IFNAMSIZ];
     let length = name.len().min(IFNAMSIZ - 1);
@@ -90,19 +89,19 @@ impl Rule {
         self.0
     }
 
-    /// Only packets that came in by an interface.
+    /// Matches packets received by an interface.
     pub(crate) fn came_in_by(self, name: &str) -> Self {
         self.load_meta(NFT_META_IIFNAME, R0)
             .compare(true, &interface_name(name))
     }
 
-    /// Only packets that go out by an interface; or, with `!is`, by any other.
+    /// Matches packets sent by an interface, or with `!is` by any other.
     pub(crate) fn goes_out_by(self, is: bool, name: &str) -> Self {
         self.load_meta(NFT_META_OIFNAME, R0)
             .compare(is, &interface_name(name))
     }
 
-    /// Only packets whose `field`, an address, is in a network; or, with `!is`, is not. `network` has the family's length.
+    /// Matches packets whose `field` is in a network of the family's length, or with `!is` is not.
     pub(crate) fn address(self, field: Field, is: bool, network: &[u8], prefix: u8) -> Self {
         let mask: Vec<u8> = (0..network.len() as u32)
             .map(|byte| mask_byte(u32::from(prefix).saturating_sub(byte * 8)))
@@ -110,14 +109,14 @@ impl Rule {
         self.load(field, R0).mask(&mask).compare(is, network)
     }
 
-    /// Only packets to an address of this node.
+    /// Matches packets to an address of this node.
     pub(crate) fn towards_node(self) -> Self {
         let result = [(1, R0), (2, NFT_FIB_RESULT_ADDRTYPE), (3, NFTA_FIB_F_DADDR)];
         self.expression("fib", numbers(&result))
             .compare(true, &RTN_LOCAL.to_ne_bytes())
     }
 
-    /// Only packets of connections whose destination was rewritten.
+    /// Matches packets of connections with a rewritten destination.
     pub(crate) fn was_dnated(self) -> Self {
         self.expression("ct", numbers(&[(1, R0), (2, NFT_CT_STATUS)]))
             .mask(&IPS_DST_NAT.to_ne_bytes())
@@ -136,24 +135,24 @@ impl Rule {
         self.verdict(NF_ACCEPT, None)
     }
 
-    /// Only packets that came in by an interface of a set; or, with `!is`, by none of it.
+    /// Matches packets received by an interface in a set, or with `!is` by another.
     pub(crate) fn came_in_by_one_of(self, is: bool, set: &str) -> Self {
         self.load_meta(NFT_META_IIFNAME, R0).look_up(is, set)
     }
 
-    /// Only packets whose incoming interface and `field` are together in a set; or, with `!is`, are not.
+    /// Matches packets whose incoming interface and `field` are in a set, or with `!is` are not.
     pub(crate) fn interface_and(self, field: Field, is: bool, set: &str) -> Self {
         self.load_meta(NFT_META_IIFNAME, R0)
             .load(field, R0 + IFNAMSIZ as u32 / 4)
             .look_up(is, set)
     }
 
-    /// Only packets whose `field` has a value, given as on the wire.
+    /// Matches packets whose `field` has a value, in wire format.
     pub(crate) fn field(self, field: Field, value: &[u8]) -> Self {
         self.load(field, R0).compare(true, value)
     }
 
-    /// Only ICMPv6 messages of a type.
+    /// Matches ICMPv6 messages of a type.
     pub(crate) fn icmpv6(self, kind: u8) -> Self {
         self.load_meta(NFT_META_L4PROTO, R0)
             .compare(true, &[IPPROTO_ICMPV6])
@@ -164,8 +163,9 @@ impl Rule {
         self.verdict(NFT_JUMP, Some(chain))
     }
 
-    /// Rewrites the destination to what `map` holds for (destination address, if `by_address`,) protocol and port; a
-    /// packet without an entry goes on to the next rule. See [`super::table::Element`] for key and data.
+    /// Rewrites the destination by `map`, keyed by (destination address, if `by_address`,) protocol
+    /// and port; a packet without an entry continues at the next rule. See
+    /// [`super::table::Element`] for key and data.
     pub(crate) fn dnat_by_map(self, ip: Ip, map: &str, by_address: bool) -> Self {
         let words = match ip {
             Ip::V4 => 1,
@@ -196,7 +196,7 @@ impl Rule {
         self.expression("payload", numbers(&place))
     }
 
-    /// Leaves of what was loaded the bits of a mask of its length.
+    /// Masks the loaded value; the mask has its length.
     fn mask(self, mask: &[u8]) -> Self {
         let value = |bytes: &[u8]| Attrs::default().put(NFTA_DATA_VALUE, bytes);
         let data = numbers(&[(1, R0), (2, R0), (3, mask.len() as u32)])
@@ -234,13 +234,13 @@ impl Rule {
     }
 }
 
-/// Attributes that are numbers, each under its own.
+/// Numeric attributes, each with its number.
 fn numbers(attributes: &[(u16, u32)]) -> Attrs {
     let put = |attrs: Attrs, (kind, number): &(u16, u32)| attrs.put_be32(*kind, *number);
     attributes.iter().fold(Attrs::default(), put)
 }
 
-/// The mask of one byte of which `bits` lead to the prefix.
+/// The mask of one byte with `bits` leading ones.
 fn mask_byte(bits: u32) -> u8 {
     u8::MAX.checked_shl(8 - bits.min(8)).unwrap_or(0)
 }

@@ -1,10 +1,10 @@
-//! An address family as netfilter sees it, and the header of its messages.
+//! Netfilter's address families, and the header of its messages.
 
 use std::net::IpAddr;
 
 use crate::netlink::Attrs;
 
-/// An address family by netfilter's number of it.
+/// An address family, by its netfilter number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Ip {
@@ -18,7 +18,7 @@ impl Ip {
     }
 }
 
-/// The number of the bridge family: Ethernet frames as they come in by a bridge's ports.
+/// The bridge family: Ethernet frames received by a bridge's ports.
 pub(crate) const BRIDGE: u8 = 7;
 
 /// `struct nfgenmsg`: family, version, and a number in network order.

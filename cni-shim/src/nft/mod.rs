@@ -16,14 +16,13 @@
 //! table bridge <name> {                                 (where the spoof check is on)
 //!   set ports { type ifname }                 set macs { type ifname . ether_addr }
 //!   set addresses4 { type ifname . ipv4_addr }    set addresses6 { type ifname . ipv6_addr }
-//!   chain spoof_check { filter, prerouting;  by a pod's port, and not with the pod's own addresses: drop }
+//!   chain spoof_check { filter, prerouting;  by a pod's port without the pod's addresses: drop }
 //! }
 //! ```
-//! The answers to host ports at `::1` need a route besides, see [`crate::route::add_loopback6_route`].
+//! Answers to host ports at `::1` also need a route, see [`crate::route::add_loopback6_route`].
 //!
-//! The tables are replaced as a whole, atomically, once a run; a pod adds and removes elements of sets and maps. The
-//! guard is what makes `route_localnet` safe: a genuine answer to the loopback is addressed to the gateway when it
-//! comes in.
+//! The tables are replaced atomically, once a run; pods add and remove elements. The guard makes
+//! `route_localnet` safe: a genuine answer to the loopback arrives addressed to the gateway.
 
 mod conntrack;
 mod expr;
@@ -42,23 +41,23 @@ use crate::types::BridgeConfig;
 use family::{BRIDGE, Ip};
 use table::{Change, Element, Table};
 
-/// Elements in one transaction: as many as surely fit a socket's send buffer.
+/// Limit of elements per transaction, which fit a socket's send buffer.
 const TRANSACTION_MAX: usize = 500;
 
-/// Whether host ports at `::1` can be served: with this set, bridges show frames to the rules of `ip6` before the kernel
-/// sees them, where answers become ones to `::1` too early, and are dropped as if they had come so by the wire.
+/// Whether host ports at `::1` can be served. With this parameter set, bridges pass frames to the
+/// rules of `ip6` too early: answers to `::1` are then dropped as if they came from the wire.
 pub(crate) fn serves_loopback6() -> bool {
     let shown = fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-ip6tables");
     shown.map_or(true, |text| text.trim() == "0")
 }
 
-/// Whether the kernel has nftables and lets us see them.
+/// Checks that the kernel has nftables and allows access.
 pub fn probe() -> Result<(), NetlinkError> {
     let mut socket = Socket::open(Family::Netfilter)?;
     socket.ask(&table::generation()).map(drop)
 }
 
-/// The tables of one bridge and the socket they are changed through.
+/// The tables of one bridge, and the socket to change them.
 #[derive(Debug)]
 pub(crate) struct Firewall {
     socket: Socket,
@@ -66,7 +65,7 @@ pub(crate) struct Firewall {
     config: BridgeConfig,
     /// Whether the rules serve host ports at `::1`.
     loopback6: bool,
-    /// Every element that is to be in the sets and maps.
+    /// All elements that belong in the sets and maps.
     elements: Vec<Element>,
 }
 
@@ -81,14 +80,14 @@ impl Firewall {
         })
     }
 
-    /// Counts a pod of an earlier run in, for the next [`Firewall::install`].
+    /// Adds a pod of an earlier run for the next [`Firewall::install`].
     pub(crate) fn remember(&mut self, endpoint: &OnBridge) {
         self.elements.extend(nat::elements(endpoint));
         self.elements.extend(self.sources(endpoint));
     }
 
-    /// Replaces the tables by what they should be, with all known elements, in one transaction (the elements that a
-    /// datagram does not hold follow in further ones).
+    /// Replaces the tables, with all known elements, in one transaction or, beyond a datagram,
+    /// more.
     pub(crate) fn install(&mut self) -> Result<(), NetlinkError> {
         let mut steps = Vec::new();
         self.loopback6 = serves_loopback6();
@@ -113,7 +112,7 @@ impl Firewall {
         self.change(Change::Add, &rest)
     }
 
-    /// Puts the tables back when somebody has removed them (`nft flush ruleset` does), or set the node otherwise.
+    /// Restores removed tables (`nft flush ruleset`), and adapts them to changed parameters.
     pub(crate) fn heal(&mut self) -> Result<(), NetlinkError> {
         if self.loopback6 != serves_loopback6() {
             return self.install();
@@ -131,25 +130,25 @@ impl Firewall {
         Ok(())
     }
 
-    /// Lets a pod send under its own addresses, and no others: before its link exists, so that it never can.
+    /// Allows a pod to send under its own addresses only. Must precede its link.
     pub(crate) fn add_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
         let added = self.sources(endpoint);
         self.add(added)
     }
 
-    /// Forgets a pod's addresses: once its link is gone, for a port that is not in the set is not looked at.
+    /// Removes a pod's addresses. Must follow its link's removal: other ports are not checked.
     pub(crate) fn remove_sources(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
         let removed = self.sources(endpoint);
         self.remove(&removed)
     }
 
-    /// Opens a pod's host ports. On failure the caller closes those that were opened.
+    /// Opens a pod's host ports. On failure the caller closes the opened ones.
     pub(crate) fn add_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
         self.add(nat::elements(endpoint).collect())?;
         conntrack::forget_udp(&mut self.socket, endpoint)
     }
 
-    /// Closes a pod's host ports. Those that are closed already are skipped.
+    /// Closes a pod's host ports; skips closed ones.
     pub(crate) fn remove_ports(&mut self, endpoint: &OnBridge) -> Result<(), NetlinkError> {
         let removed: Vec<Element> = nat::elements(endpoint).collect();
         self.remove(&removed)?;
@@ -164,7 +163,7 @@ impl Firewall {
         }
     }
 
-    /// The families in which there is a table of ours.
+    /// The families with a table of ours.
     fn families(&self) -> Vec<u8> {
         let subnets = self.config.subnets.iter();
         let ip = subnets.map(|subnet| Ip::of(subnet.ip) as u8);
@@ -189,7 +188,7 @@ impl Firewall {
             if error.errno != Errno::NOENT {
                 return Err(error);
             }
-            // One that is missing undid the others: now one by one.
+            // A missing element undid the removal of the others: remove each separately.
             for element in removed {
                 let step = self.table.element(Change::Remove, element);
                 self.transact(&[step.tolerate(Errno::NOENT)])?;
@@ -199,7 +198,7 @@ impl Firewall {
         Ok(())
     }
 
-    /// Adds or removes elements, as many at a time as a datagram holds.
+    /// Adds or removes elements, in chunks that fit a datagram.
     fn change(&mut self, change: Change, elements: &[Element]) -> Result<(), NetlinkError> {
         elements.chunks(TRANSACTION_MAX).try_for_each(|chunk| {
             let steps: Vec<Message> = chunk

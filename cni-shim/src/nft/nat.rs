@@ -1,4 +1,4 @@
-//! The tables of the families `ip` and `ip6`: masquerading, host ports, and the guard of the node's loopback.
+//! The tables `ip` and `ip6`: masquerading, host ports, and the guard of the node's loopback.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -30,7 +30,7 @@ const fn nat(number: u32, priority: i32) -> Hook {
     }
 }
 
-/// Empties and fills the table of one subnet's family, but for the elements.
+/// Empties and fills the table of one subnet's family, without the elements.
 pub(crate) fn steps(
     table: &Table,
     config: &BridgeConfig,
@@ -70,12 +70,12 @@ pub(crate) fn steps(
         let all = if serve_loopback {
             any()
         } else {
-            // Refused at once, so that a client of "localhost" goes on to 127.0.0.1.
+            // Refused at once, so that a client of "localhost" continues with 127.0.0.1.
             loopback(any(), Field::Destination(ip), false)
         };
         steps.push(rule(name, all.towards_node().jump("hostports")));
     }
-    // Host ports at the loopback's address, and nothing else of it for pods.
+    // Pods are reachable from the loopback address only by host ports.
     let from_node = any().goes_out_by(true, &config.name);
     let from_node = loopback(from_node, Field::Source(ip), true);
     steps.push(rule("postrouting", from_node.masquerade()));
@@ -89,7 +89,7 @@ pub(crate) fn steps(
     let among_pods = of_pods(from_pods(), Field::Destination(ip), true);
     steps.push(rule("postrouting", among_pods.was_dnated().masquerade()));
     if config.masquerade {
-        // Chains of others still see them: accepting ends this one only.
+        // Accepting ends this chain only: others still see these packets.
         let not_hidden = config.non_masquerade_cidrs.iter();
         for cidr in not_hidden.filter(|cidr| cidr.ip.is_ipv4() == subnet.ip.is_ipv4()) {
             let network = ip_bytes(cidr.network());
@@ -102,7 +102,7 @@ pub(crate) fn steps(
     }
 }
 
-/// The map entries of a pod: one per host port and family that both the pod and the port's host address have.
+/// The map entries of a pod: one per host port and family of both the pod and the host address.
 pub(crate) fn elements(endpoint: &OnBridge) -> impl Iterator<Item = Element> {
     let ports = endpoint.ports.iter();
     ports.flat_map(|port| endpoint.ips().filter_map(|pod| element(*port, pod)))

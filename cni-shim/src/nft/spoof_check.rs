@@ -1,8 +1,8 @@
-//! The table of the family `bridge`: a pod's frames bear its own addresses, and it is no router. Else it could take a
-//! neighbour's traffic by answering for its address, and the node's by announcing itself as the way out.
+//! The table of the family `bridge`: a pod sends only under its own addresses, and not as a router.
+//! Otherwise it could take a neighbour's traffic, or by announcing a route the node's.
 //!
-//! A frame that comes in by a port of `ports` passes if it is IP or ARP and says the port's own hardware and IP
-//! address wherever it says one. No frame with a VLAN tag passes: it could hide what it carries.
+//! A frame received by a port of `ports` passes if it is IP or ARP, and its hardware and IP source
+//! addresses are the port's own. Frames with a VLAN tag are dropped: they could hide their content.
 
 use super::expr::{Field, Rule};
 use super::family::{BRIDGE, Ip};
@@ -33,7 +33,7 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// Empties and fills the table, but for the elements.
+/// Empties and fills the table, without the elements.
 pub(crate) fn steps(table: &Table, steps: &mut Vec<Message>) {
     use Type::{EtherAddr, InterfaceName, Ip6Addr, IpAddr};
     steps.extend(table.renew(BRIDGE));
@@ -70,7 +70,7 @@ pub(crate) fn steps(table: &Table, steps: &mut Vec<Message>) {
         kind(ETHER_IP6)
             .interface_and(Field::Source(Ip::V6), true, V6)
             .accept(),
-        // What a host says before it has an address; nobody learns one from it.
+        // Sent by a host before it has an address; receivers learn no address from it.
         unspecified().icmpv6(NEIGHBOUR_SOLICITATION).accept(),
         unspecified().icmpv6(MLD_REPORT).accept(),
         unspecified().icmpv6(MLD2_REPORT).accept(),
@@ -80,7 +80,7 @@ pub(crate) fn steps(table: &Table, steps: &mut Vec<Message>) {
     }
 }
 
-/// The set entries of a pod: its port, and the addresses it may bear.
+/// The set entries of a pod: its port and its addresses.
 pub(crate) fn elements(endpoint: &OnBridge) -> Vec<Element> {
     let port = super::expr::interface_name(&endpoint.veth);
     let element = |set, rest: &[u8]| Element {

@@ -1,4 +1,4 @@
-//! The messages that make and change nftables tables. All that is ours has one table name, in several families.
+//! Messages that make and change nftables tables. Our tables have one name, in several families.
 
 use super::expr::Rule;
 use super::family::nfgenmsg;
@@ -18,7 +18,7 @@ const NFT_MSG_DELSETELEM: u16 = 14;
 const NFT_MSG_GETGEN: u16 = 16;
 const NFT_SET_MAP: u32 = 8;
 
-/// `nft`'s own numbers of data types: they only tell `nft list` how to print.
+/// `nft`'s numbers of data types, only for the output of `nft list`.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
 pub(crate) enum Type {
@@ -31,7 +31,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// In bytes, as padded in a key of several parts.
+    /// Length in bytes, padded as in a key of several parts.
     fn length(self) -> u32 {
         match self {
             Type::IpAddr | Type::InetProto | Type::InetService => 4,
@@ -40,7 +40,7 @@ impl Type {
         }
     }
 
-    /// Number and length of a concatenation: six bits of the number each.
+    /// Number and length of a concatenation: six bits of each number.
     fn concatenated(parts: &[Type]) -> (u32, u32) {
         parts.iter().fold((0, 0), |(number, length), part| {
             ((number << 6) | *part as u32, length + part.length())
@@ -48,13 +48,13 @@ impl Type {
     }
 }
 
-/// What any kernel with nftables answers.
+/// A request that any kernel with nftables answers.
 pub(crate) fn generation() -> Message {
     let kind = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN;
-    Message::new(kind, 0, "see nftables", nfgenmsg(0, 0))
+    Message::new(kind, 0, "read nftables", nfgenmsg(0, 0))
 }
 
-/// Where a base chain is hooked in.
+/// The hook of a base chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hook {
     pub(crate) kind: &'static str,
@@ -62,7 +62,7 @@ pub(crate) struct Hook {
     pub(crate) priority: i32,
 }
 
-/// One entry of a set or, with data, of a map: the bytes as the kernel compares them, each part padded to 32 bits.
+/// An entry of a set or, with data, of a map, as the kernel compares it: parts padded to 32 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Element {
     pub(crate) family: u8,
@@ -78,18 +78,17 @@ pub(crate) enum Change {
     Remove,
 }
 
-/// The name of our tables.
 #[derive(Debug, Clone)]
 pub(crate) struct Table(pub(crate) String);
 
 impl Table {
-    /// Empties the family's table, making it when missing.
+    /// Empties the family's table; makes it if missing.
     pub(crate) fn renew(&self, family: u8) -> impl Iterator<Item = Message> {
         let [create, delete] = self.remove(family);
         [create.clone(), delete, create].into_iter()
     }
 
-    /// Removes the family's table; created first so that the deletion of a missing one cannot fail.
+    /// Removes the family's table; it is created first, so that the deletion cannot fail.
     pub(crate) fn remove(&self, family: u8) -> [Message; 2] {
         [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE]
             .map(|kind| self.message(kind, NLM_F_CREATE, "table", self.within(family)))
@@ -117,7 +116,7 @@ impl Table {
         self.message(NFT_MSG_NEWRULE, flags, chain, body)
     }
 
-    /// A set, or with types of data a map. `id` is unique within the transaction.
+    /// A set or, with data types, a map. `id` is unique within the transaction.
     pub(crate) fn set(
         &self,
         family: u8,
@@ -155,7 +154,6 @@ impl Table {
         self.message(kind, NLM_F_CREATE, element.set, body)
     }
 
-    /// The messages that begin and end a transaction.
     pub(crate) fn frame(&self) -> [Message; 2] {
         [NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END].map(|kind| {
             let step = format!("change nftables table {}", self.0);
@@ -163,7 +161,7 @@ impl Table {
         })
     }
 
-    /// How each message about something in the family's table begins.
+    /// The start of each message about the family's table.
     fn within(&self, family: u8) -> Attrs {
         nfgenmsg(family, 0).put_str(1, &self.0)
     }

@@ -1,5 +1,4 @@
-//! Changes the container's spec to one that libcontainer 0.7 implements correctly, and plans the
-//! rest.
+//! Changes the container's spec to one that libcontainer 0.7 implements, and plans the rest.
 //!
 //! Pure. Removed, as missing or wrong in libcontainer: the tail of the process and its scheduling
 //! (`init.rs`), cgroups (already joined), mount propagation (set after its mounts), the cgroup

@@ -6,8 +6,7 @@ use cairn_monitor::record::CgroupDir;
 
 use crate::mount_option::attributes;
 
-/// The container's view of its own cgroups, attached last as one tree: a dozen binds would be most
-/// of libcontainer's system calls.
+/// The container's view of its cgroups, attached last as one tree: a dozen binds would cost more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupView {
     pub(crate) destination: PathBuf,

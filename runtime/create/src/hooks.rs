@@ -1,5 +1,4 @@
-//! OCI hooks after create: libcontainer runs them in its start and delete, which cairn does not
-//! use.
+//! OCI hooks after create: libcontainer has them in its start and delete, which cairn does not use.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! The host's procfs, kept open: init writes its own settings there. The container's `/proc` may be
-//! missing, or come from its image.
+//! The host's procfs, kept open for init's own settings: the container's `/proc` is not trusted.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -207,7 +207,7 @@ impl Executor for Init {
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         let status = inherited::status();
-        // This helper ignores SIGPIPE (a hook may not read its stdin); the program must not inherit
+        // This helper ignores SIGPIPE (hooks may not read stdin); the program must not inherit
         // that.
         sys::default_signals();
         let _ = sys::write(status, &[REACHED]); // the monitor may be dead

@@ -1,7 +1,6 @@
 //! Seccomp: compiles an OCI profile to BPF by libseccomp, once per profile (16 to 20 ms).
 //!
-//! The cache has a file per profile, named by its hash. It is used only if the profile in it is
-//! equal.
+//! The cache has a file per profile, named by a hash, and used only if its profile is equal.
 //!
 //! A system call newer than all that the profile names counts as unknown, not forbidden: it returns
 //! ENOSYS, and programs fall back to an older one (the rule of the OCI runtime specification for

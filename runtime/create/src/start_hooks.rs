@@ -116,8 +116,7 @@ impl StartHook {
             }
         };
         drop(report);
-        // A pid comes from a process with the container's rights only; a text is the reason of a
-        // failure.
+        // A pid comes from a process with the container's rights only; a text is an error.
         let mut answer = [0; 512];
         let pid = match sys::read(report_read.as_fd(), &mut answer).map_err(at)? {
             4 => i32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]),

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_listed_deeper_than_a_path_can_express() {
+    fn processes_are_listed_deeper_than_a_path_can_say() {
         let (tmp, _) = tree();
         let mut pids = Vec::new();
         list_processes(tmp.path(), &mut pids).unwrap();
@@ -393,8 +393,8 @@ mod tests {
             })
             .unwrap();
             assert_eq!(entered, made.len(), "{}", own.0.display());
-            // Each is left before its parent: six groups of six with their parent, each with
-            // another name.
+            // Each is left before its parent: six groups of six and their parent, each of another
+            // name.
             let mut seen = BTreeSet::from([Vec::new()]);
             for group in left.chunks(alike.len() + 1) {
                 let (outer, inner) = group.split_last().unwrap();

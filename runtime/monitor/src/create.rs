@@ -201,8 +201,7 @@ pub(crate) fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i3
     spawn(launch, &args, None, vec![(theirs, REPORT_FD)])
 }
 
-/// Starts the helper with exactly these descriptors, in this cgroup v2 directory. The helper joins
-/// v1 directories itself.
+/// Starts the helper with exactly these descriptors, in this cgroup v2 directory, without v1 ones.
 fn spawn(
     launch: &Launch,
     args: &[Vec<u8>],

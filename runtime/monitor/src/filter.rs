@@ -1,8 +1,7 @@
-//! A compiled seccomp filter as a file. `cairn-create` writes one per profile; init and execs load
-//! it.
+//! A compiled seccomp filter as a file: written by `cairn-create` per profile, loaded by init and
+//! execs.
 //!
-//! Pure. The file contains the profile's text, which the cache compares: a name clash cannot return
-//! another profile's filter.
+//! Pure. The file contains the profile's text, by which the cache detects a clash of names.
 
 use crate::codec::{self, DecodeError, coded};
 

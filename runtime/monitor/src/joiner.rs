@@ -141,8 +141,7 @@ fn open_terminal(console: &OwnedFd, window: Option<(u16, u16)>) -> io::Result<()
     (0..3).try_for_each(|n| sys::dup_to(slave.as_raw_fd(), n))
 }
 
-/// Uses the container's /dev/null if it is the null device; otherwise stdin stays a pipe at its
-/// end.
+/// Opens the container's /dev/null if it is the null device; otherwise stdin stays a closed pipe.
 fn null_stdin() {
     use std::os::unix::fs::OpenOptionsExt;
     const DEV_NULL: u64 = libc::makedev(1, 3);

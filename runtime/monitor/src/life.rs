@@ -206,8 +206,7 @@ impl Server {
             Outcome::Failed(text) => self.fail(asker, text),
         }
         let exec = &self.execs[at];
-        // Reported after all its processes: the joiner, also in the container's cgroups, may end
-        // last.
+        // Reported last: the joiner, also in the container's cgroups, may end after the exec.
         if let (Some(Status { code, signal }), None, false) =
             (exec.exit, exec.status_fd(), exec.has_joiner())
         {
@@ -226,8 +225,7 @@ impl Server {
         }
     }
 
-    /// Kills the rest of the cgroup (CRI-258: a container in a shared pid namespace leaves
-    /// nothing).
+    /// Kills the rest of the cgroup (CRI-258: a shared pid namespace must be left clean).
     fn init_ended(&mut self, status: Status) {
         let finished_at = output::now();
         self.check_start();

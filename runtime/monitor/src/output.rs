@@ -128,8 +128,7 @@ impl Output {
             .collect()
     }
 
-    /// Descriptors of lagging clients, to poll for writing. Others notice a hang-up at the next
-    /// write.
+    /// Lagging clients' descriptors, to poll for writing. Others notice a hang-up at a write.
     pub(crate) fn writable(&self) -> Vec<RawFd> {
         self.copies
             .iter()
@@ -266,8 +265,8 @@ impl Output {
         self.copies.retain(|c| c.attach_id != attach_id);
     }
 
-    /// When this returns, the new file exists and the old one is closed (CRI-138). A failure
-    /// changes nothing.
+    /// On return the new file exists and the old one is closed (CRI-138). A failure changes
+    /// nothing.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
         let path = self
             .log

@@ -49,8 +49,7 @@ pub struct Exit {
     pub signal: i32,
     /// Nanoseconds since 1970.
     pub finished_at: u64,
-    /// The kernel killed a process of this container for memory (CRI-144), and init died of
-    /// SIGKILL.
+    /// The kernel killed one of its processes for memory (CRI-144), and init died of SIGKILL.
     pub oom_killed: bool,
     /// False if init ended before its program ran (killed before start, or start failed).
     pub started: bool,

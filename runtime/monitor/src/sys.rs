@@ -209,8 +209,7 @@ pub fn set_window(fd: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()>
     Ok(rustix::termios::tcsetwinsize(fd, size)?)
 }
 
-/// Opens the container's `/dev/pts/ptmx` from inside: `(master, slave)`. Fails unless it is a
-/// devpts.
+/// Opens the container's `/dev/pts/ptmx` from inside: `(master, slave)`. Fails without a devpts.
 pub fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     const DEVPTS: i64 = 0x1cd1;
     let flags =

@@ -48,7 +48,9 @@ fn read(directories: &[PathBuf]) -> Vec<CdiFile> {
                     path: path.display().to_string(),
                     text,
                 }),
-                Err(error) => tracing::warn!(path = %path.display(), %error, "cdi file"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot read a CDI file")
+                }
             }
         }
     }

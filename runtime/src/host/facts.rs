@@ -160,8 +160,7 @@ fn node(path: &Path, meta: &fs::Metadata) -> Option<HostDevice> {
     })
 }
 
-/// Describes a source that was looked up, without a second look-up: the path may lead elsewhere
-/// now.
+/// Describes a found source without a second look-up: the path may lead elsewhere now.
 pub(super) fn source(found: &OwnedFd) -> Option<BindSource> {
     let resolved = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
     let stat = rustix::fs::fstat(found).ok()?;

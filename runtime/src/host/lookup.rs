@@ -1,5 +1,5 @@
-//! Look-ups of paths named by others: mount sources, devices, profiles, and directories of logs and
-//! of the configuration.
+//! Look-ups of paths named by others: mount sources, devices, profiles, log and configuration
+//! files.
 //!
 //! Such a path may be on a file system that never answers (NFS without its server, FUSE without its
 //! program). Only the process `cairn look` accesses that file system: the daemon can abandon it
@@ -277,8 +277,7 @@ impl Lookups {
         });
     }
 
-    /// Kills the process. Its path is not asked for again until the kernel lets it go, possibly
-    /// never.
+    /// Kills the process. Its path is stuck until the kernel lets it go, possibly never.
     fn abandon(&self, mut helper: Helper, path: String, permit: Option<Permit>) {
         let _ = helper.socket.shutdown(std::net::Shutdown::Both);
         let _ = helper.process.start_kill();
@@ -388,8 +387,7 @@ impl Place {
     }
 }
 
-/// Whether a path and its content, links followed, are on the root file system, down to `depth`.
-/// Never blocks.
+/// Whether a path and its content, to `depth`, are on the root file system. Never blocks.
 fn is_local(path: &Path, depth: u32) -> bool {
     let found = match Place::of(path) {
         Place::Root(found) => found,

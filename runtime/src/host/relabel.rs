@@ -28,8 +28,7 @@ const ATTRIBUTE: &str = "security.selinux";
 /// A kubelet cancels a creation after two minutes; the next attempt quickly passes labelled files.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Directories that the host needs with their labels: relabelling one for a pod would break the
-/// host.
+/// Directories whose labels the host needs: relabelling one for a pod would break the host.
 const OF_THE_HOST: [&str; 35] = [
     "/",
     "/bin",
@@ -80,8 +79,7 @@ const HOST_BY_NAME: [&str; 7] = [
 /// These and everything below them.
 const WHOLLY_OF_THE_HOST: [&str; 4] = ["/boot", "/dev", "/proc", "/sys"];
 
-/// [`relabel`], except for what the host or the runtime needs with its labels. `own`: the runtime's
-/// directories.
+/// [`relabel`], except for directories of the host and of the runtime (`own`).
 ///
 /// # Errors
 /// As [`relabel`].
@@ -151,7 +149,7 @@ pub fn relabel(tree: &Path, label: &str, is_over: &dyn Fn() -> bool) -> io::Resu
         let left_out = labels.left_out;
         tracing::warn!(
             %tree,
-            "{left_out} directories keep SELinux labels of their contents: they were moved during the relabelling, or are nested deeper than {DEPTH_MAX}"
+            "{left_out} directories are not completely relabelled: they were moved, or are nested deeper than {DEPTH_MAX}"
         );
     }
     Ok(())
@@ -264,8 +262,7 @@ mod tests {
         relabel(&link, "x", &|| false).expect_err("a symlink is not followed");
     }
 
-    /// More names than one read returns, with directories between, so that the walk leaves and
-    /// resumes.
+    /// More names than one read returns, with directories between: the walk leaves and resumes.
     #[test]
     fn a_wide_tree_is_labelled_to_its_last_file() {
         if !is_root() {

@@ -1,5 +1,4 @@
-//! Checks what this host offers to pods, by trials: for `cairn check`, and for the daemon's log at
-//! start.
+//! Checks this host by trials: for `cairn check`, and for the daemon's log at start.
 //!
 //! ```text
 //!   Config ──► inspect ──► Report ──► cli/check_table.rs: a table, JSON

@@ -163,8 +163,7 @@ pub(super) enum Trial {
     Works,
     /// Pods with a user namespace are rejected, for this reason.
     Refused(String),
-    /// Left to each pod: a daemon that started on a full disk would otherwise reject them for its
-    /// lifetime.
+    /// Left to each pod: a daemon started on a full disk would reject them for its lifetime.
     Untested(String),
 }
 

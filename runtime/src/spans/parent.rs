@@ -16,8 +16,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// Parses `00-<32 hex>-<16 hex>-<2 hex>`. Malformed values are ignored: tracing never fails a
-    /// call.
+    /// `00-<32 hex>-<16 hex>-<2 hex>`. Ignores malformed values: tracing never fails a call.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (version, trace) = (parts.next()?, parts.next()?);

@@ -1,5 +1,4 @@
-//! Converts samples to the messages of ContainerStats and PodSandboxStats (CRI-151, 152, 156).
-//! Pure.
+//! Converts samples to ContainerStats and PodSandboxStats (CRI-151, 152, 156). Pure.
 
 use super::reading::{Interface, LayerUsage, Sample};
 use crate::cgroup::{PressureLine, Psi};
@@ -8,8 +7,8 @@ use proto_cri::v1 as cri;
 /// The default interface; all others except `lo` are listed separately.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// One container's statistics. Without a sample it is not running: fields that need a process are
-/// then absent (CRI-151).
+/// One container's statistics. Without a sample it is not running: most fields are absent
+/// (CRI-151).
 pub fn container(
     attributes: cri::ContainerAttributes,
     sample: Option<&Sample>,
@@ -25,8 +24,7 @@ pub fn container(
     }
 }
 
-/// One pod's statistics, from its pod level cgroup. `interfaces` is `None` for a pod on the host's
-/// network.
+/// One pod's statistics, from its cgroup. `interfaces` is `None` on the host's network.
 pub fn pod(
     attributes: cri::PodSandboxAttributes,
     sample: &Sample,

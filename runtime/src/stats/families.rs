@@ -1,5 +1,4 @@
-//! The metrics of CRI-158: names, help, extra labels, and how to read them from a container's or
-//! pod's numbers. Pure.
+//! The metrics of CRI-158: names, help, extra labels, and how to read them. Pure.
 
 use super::reading::{Container, Pod, Reading};
 use crate::cgroup::{HugePages, IoDevice, Psi};

@@ -1,5 +1,4 @@
-//! Disk usage of writable layers (CRI-155). A count walks all files of a layer, so it runs in the
-//! background and is cached.
+//! Disk usage of writable layers (CRI-155). A count walks a whole layer, in the background.
 //!
 //! ```text
 //!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (reports the old)
@@ -61,8 +60,7 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// Disk usage of these containers' layers, as known. `count` walks one; `None` if it was
-    /// removed.
+    /// Known disk usage of these containers' layers. `count` walks one; `None` if removed.
     pub async fn usage<C, F>(&self, ids: &[String], count: C) -> HashMap<String, LayerUsage>
     where
         C: Fn(String) -> F + Send + Sync + 'static,

@@ -9,8 +9,7 @@ use super::{
 use crate::blocking::blocking;
 
 /// One object's record: memory and disk change together, in the order of the calls. A deleted
-/// record stays deleted: no later change writes it again. Readers take a snapshot and never wait
-/// for a write.
+/// record is never written again. Readers take a snapshot and never wait for a write.
 pub struct Cell<R> {
     store: Store<R>,
     current: RwLock<Arc<R>>,
@@ -46,8 +45,7 @@ impl<R: Record> Cell<R> {
         self.change_after(async { Ok(()) }, edit).await
     }
 
-    /// [`Self::change`] after `beside`, which writes files that are deleted with the record; no
-    /// other change comes between.
+    /// [`Self::change`] after `beside`, a write of related files; no change comes between.
     ///
     /// # Errors
     /// As there, and those of `beside`, which does not run after a deletion.
@@ -99,8 +97,8 @@ impl<R: Record> Cell<R> {
         blocking(move || store.save(&record)).await
     }
 
-    /// Changes memory, and the disk if possible: for marks of a removal, which must continue on a
-    /// full disk.
+    /// Changes memory, and the disk if possible: marks of a removal, which a full disk must not
+    /// stop.
     pub async fn note(&self, edit: impl FnOnce(&mut R)) {
         match self.record_fact(edit).await {
             Ok(_) | Err(Error::Deleted { .. }) => {}

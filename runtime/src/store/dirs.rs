@@ -18,9 +18,8 @@ pub fn make_passage(dir: &Path) -> Result<(), Error> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("open", dir))
 }
 
-/// Makes a directory that only the daemon may enter, and `passes` may pass through: the root of a
-/// user namespace, which needs the files of its container. Ids of pods and containers are not
-/// secret on their host.
+/// Makes a directory that only the daemon may enter. `passes` may pass through: the root of a user
+/// namespace needs the files of its container. Ids are not secret on their host.
 ///
 /// # Errors
 /// The file system's.

@@ -42,8 +42,7 @@ impl Lock {
             });
         }
         let pid = format!("{}\n", std::process::id());
-        // Overwrites the old pid, which needs no space on a full disk; the lock works without a
-        // pid.
+        // Overwriting the old pid needs no space on a full disk; the lock works without a pid.
         let written = file
             .rewind()
             .and_then(|()| file.write_all(pid.as_bytes()))

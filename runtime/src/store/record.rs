@@ -1,5 +1,4 @@
-//! Records on disk: one JSON file per object, so that damage to a file affects one object
-//! (CRI-818).
+//! Records on disk: one JSON file per object, so that damage stays with one object (CRI-818).
 //!
 //! Unreadable files, and those of a newer schema, stay in place for the program that wrote them.
 

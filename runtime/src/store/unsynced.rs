@@ -25,8 +25,7 @@ pub struct Unsynced(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     paths: Mutex<BTreeSet<PathBuf>>,
-    /// Locked by the syncing task. The next one syncs everything since; those behind it find
-    /// nothing.
+    /// Locked by a syncing task. The next syncs everything since; those behind it find nothing.
     turn: Arc<AsyncMutex<()>>,
 }
 
@@ -91,8 +90,7 @@ fn sync_all(paths: &BTreeSet<PathBuf>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the unfinished files of interrupted [`Unsynced::replace`] calls. Only at start, before
-/// anything is written there.
+/// Removes unfinished files of interrupted [`Unsynced::replace`] calls. Only before any write.
 ///
 /// # Errors
 /// The file system's.

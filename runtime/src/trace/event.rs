@@ -1,7 +1,7 @@
 //! The one event type. Its JSON form is the contract of the log file and of `cairn.v1.Timeline`.
 //!
-//! Adding a field or a variant keeps [`SCHEMA`]: readers ignore unknown ones. Removing one, or
-//! changing its meaning, raises it.
+//! Adding a field or variant keeps [`SCHEMA`]: readers ignore it. Removing or changing one raises
+//! it.
 
 use serde::{Deserialize, Serialize};
 

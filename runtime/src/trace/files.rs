@@ -1,8 +1,7 @@
 //! The files of the event log: `events-<first sequence number>.jsonl`, oldest first by name.
 //!
-//! No file is renamed, so a reader needs no lock: a file deleted by the writer stays readable while
-//! it is open. Torn and foreign lines are skipped. Missing events leave a gap in the numbers, which
-//! is reported to readers.
+//! No file is renamed, so a reader needs no lock: a deleted file stays readable while open. Torn
+//! and foreign lines are skipped. Missing events leave a gap, which is reported to readers.
 
 use super::event::{Event, SCHEMA, Subject, What};
 use serde::Deserialize;

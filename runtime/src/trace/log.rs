@@ -45,8 +45,7 @@ impl Options {
     }
 }
 
-/// Selects the events of pods or containers with this id, id prefix, name or `namespace/name`; all
-/// if empty.
+/// Selects events of pods or containers by id, id prefix, name or `namespace/name`; all if empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter(String);
 
@@ -183,8 +182,7 @@ impl EventLog {
     }
 }
 
-/// Sends the past before `first`, from files and from memory, then coming events. Ends with the
-/// reader.
+/// Sends the past before `first`, then coming events. Ends with the reader.
 async fn feed(
     log: EventLog,
     filter: Filter,
@@ -199,15 +197,14 @@ async fn feed(
     let past = (to.clone(), filter.clone());
     let read = tokio::task::spawn_blocking(move || {
         let (to, filter) = past;
-        // Before the files, if the writer releases it: events written meanwhile are in both, and
-        // are sent once.
+        // First, if the writer releases it: events written meanwhile are in both, and sent once.
         let unwritten = account.unwritten.try_lock_for(FLUSH);
         let unwritten = unwritten.map_or_else(Vec::new, |unwritten| unwritten.lines());
         let mut reader = Reader::new(first, |event| {
             !filter.matches(&event) || to.blocking_send(Arc::new(event)).is_ok()
         });
         if let Err(error) = reader.files(&dir) {
-            tracing::warn!("event log: read: {error}");
+            tracing::warn!("event log: cannot read the files: {error}");
         }
         reader.lines(&unwritten);
         reader.missing()

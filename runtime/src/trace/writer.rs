@@ -16,8 +16,8 @@ pub(super) const STACK: usize = 256 << 10;
 /// Limit of events per `write(2)`.
 const BATCH: u64 = 256;
 
-/// Pause between two writes, which batches events. Waking the writer within a plugin's call would
-/// cost as much as the call.
+/// Pause between two writes, which batches events: waking the writer costs as much as a plugin
+/// call.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Retry interval after a failed write, also without new events.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ pub(super) fn run(jobs: &Receiver<Job>, mut files: Rotating, account: &Account) 
         drop(unwritten);
         if let (Err(error), false) = (&written, failing) {
             tracing::warn!(
-                "event log: write: {error}; events stay in memory and are retried every {AGAIN:?}"
+                "event log: cannot write, retrying every {AGAIN:?}; events stay in memory: {error}"
             );
         }
         failing = written.is_err();

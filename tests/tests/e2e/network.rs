@@ -328,7 +328,7 @@ async fn a_cni_file_that_is_skipped_is_told_once_with_its_reason() {
     let log = daemon.log();
     let told: Vec<_> = log
         .lines()
-        .filter(|line| line.contains("CNI configuration skipped"))
+        .filter(|line| line.contains("skipped an invalid CNI configuration"))
         .collect();
     assert_eq!(told.len(), 1, "{told:?}");
     let line = told[0];

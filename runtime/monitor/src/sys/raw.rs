@@ -192,8 +192,7 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
 /// Resets all signals to unblocked and SIG_DFL, as a new program expects. Uses raw calls: libc
 /// reserves signals 32 and 33, and a daemon may have inherited them ignored.
 pub fn default_signals() {
-    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask; larger than any of
-    /// them.
+    /// The kernel's sigaction: handler (0 is SIG_DFL), flags, restorer, mask; of at least its size.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET: usize = 8;
     // SAFETY: SIG_DFL is not a function of ours; the kernel reads at most this array; signals that
@@ -266,7 +265,7 @@ pub unsafe fn close_all_but_sockets_and_pipes(keep: &[RawFd]) {
     let mut end = keep.iter().copied().max().unwrap_or(2).max(2) + 1 + FREE;
     let mut fd = 3;
     while fd < end {
-        // SAFETY: borrowed for fstat, which fails on a closed number; the caller guarantees the
+        // SAFETY: borrowed for fstat, which fails on a closed number; the caller vouches for
         // owners.
         unsafe {
             if let Ok(stat) = fstat(BorrowedFd::borrow_raw(fd)) {
