@@ -342,7 +342,7 @@ async fn a_creation_that_is_answered_after_the_operations_own_time_is_undone_onc
     });
     let nri = place
         .builder()
-        .request_timeout(10 * SECOND)
+        .request_timeout(3 * SECOND)
         .operation_timeout(SECOND)
         .plugins(settings("10-slow", |policy| {
             policy.on_timeout = Some(OnTimeout::Skip);
@@ -351,11 +351,14 @@ async fn a_creation_that_is_answered_after_the_operations_own_time_is_undone_onc
     let _stub = plugin(&place, "10-slow", handlers).start().await.unwrap();
     until_active(&nri, "10-slow").await;
     create(&nri, "c").await.unwrap_err();
+    sleep(3 * SECOND).await;
+    // They are skipped: the plugin is late.
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let turn = nri.turn(Event::StopContainer).await;
     nri.stop_container(&turn, p(), c()).await;
     drop(turn);
     nri.remove_container(p(), c()).await;
+    sleep(2 * SECOND).await;
     nri.stop_pod_sandbox(p()).await;
     let undone = [
         "StopContainer p c",
