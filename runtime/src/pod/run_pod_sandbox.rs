@@ -169,7 +169,7 @@ static PHASES: [Phase; 7] = [
         leaves: "record",
         span: |_| None,
         fault: || Box::pin(fault::pass("pod.start.reserved")),
-        enter: |_, pod, _| Box::pin(async { Ok(drop(pod.cell.change(|_| {}).await?)) }),
+        enter: |_, pod, _| Box::pin(write_record(pod)),
         undo: |_, pod| Box::pin(delete_record(pod)),
     },
     // The pod's cgroup is there.
@@ -254,6 +254,11 @@ pub async fn undo_all(cx: &Pods, pod: &Pod) -> Result<()> {
     for phase in PHASES.iter().rev() {
         (phase.undo)(cx, pod).await?;
     }
+    Ok(())
+}
+
+async fn write_record(pod: &Pod) -> Result<()> {
+    pod.cell.change(|_| {}).await?;
     Ok(())
 }
 
