@@ -212,6 +212,8 @@ def caught(programs, caught_by, fast):
     expected = [point for point in points if any(matches(globs, point) for globs in caught_by)]
     wrong = [f"not caught by {point}" for point in expected if point not in failed]
     wrong += [f"also caught by {point}" for point in failed if point not in expected]
+    if not failed:
+        wrong.append("caught by no point")
     return wrong, failed
 
 
@@ -243,8 +245,10 @@ def without_a_patch(entries, tree, programs, fast):
 
 def report(name, ask, done):
     """Asks, and whether all is right."""
-    wrong, failed = ask()
-    done()
+    try:
+        wrong, failed = ask()
+    finally:
+        done()
     lines = [f"{'FAIL' if wrong else 'ok':<5} {name:<34} caught by {len(failed)}: {', '.join(failed)}"]
     lines += [f"      {line}" for text in wrong for line in text.splitlines()]
     print("\n".join(lines), flush=True)
