@@ -44,6 +44,7 @@ use crate::{
     source::{Snapshot, Source},
 };
 
+pub(crate) use cut::WaitsForCut;
 pub(crate) use slot::{Lane, Occupant, Slot};
 
 /// Plugins that may join behind the back of one dispatch; more join when it has finished.
@@ -186,6 +187,24 @@ impl Roster {
             session: session.clone(),
             replaces: None,
         }
+    }
+
+    /// A plugin is about to be cut in: from now on operations that hold the turn, and have an event for it or for the one
+    /// that it replaces, wait for that.
+    pub(crate) fn wait_for_cut(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        replaced: Option<&Session>,
+    ) -> WaitsForCut {
+        let mut state = self.state.lock();
+        state.last_seq += 1;
+        let number = state.last_seq;
+        let waiting = Waiting {
+            id: session.id.clone(),
+            events: session.events() | replaced.map_or(EventMask::NONE, Session::events),
+        };
+        state.waiting.insert(number, waiting);
+        WaitsForCut::new(self.clone(), number, session.clone())
     }
 
     /// Waits until operations that hold the turn for this event need not wait for a plugin that joins; not longer than

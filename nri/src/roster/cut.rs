@@ -7,8 +7,8 @@ use std::{
 
 use tokio::time::timeout;
 
-use super::{Joining, Lane, Roster, RosterState, Slot, Waiting};
-use crate::{mask::EventMask, plugin::Session, source::Snapshot};
+use super::{Joining, Lane, Roster, RosterState, Slot};
+use crate::{plugin::Session, source::Snapshot};
 
 /// A plugin that waits for its cut.
 pub(crate) struct WaitsForCut {
@@ -17,31 +17,15 @@ pub(crate) struct WaitsForCut {
     session: Arc<Session>,
 }
 
-impl Roster {
-    /// A plugin is about to be cut in: from now on operations that hold the turn, and have an event for it or for the one
-    /// that it replaces, wait for that.
-    pub(crate) fn wait_for_cut(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        replaced: Option<&Session>,
-    ) -> WaitsForCut {
-        let mut state = self.state.lock();
-        state.last_seq += 1;
-        let number = state.last_seq;
-        let waiting = Waiting {
-            id: session.id.clone(),
-            events: session.events() | replaced.map_or(EventMask::NONE, Session::events),
-        };
-        state.waiting.insert(number, waiting);
-        WaitsForCut {
-            roster: self.clone(),
+impl WaitsForCut {
+    pub(super) fn new(roster: Arc<Roster>, number: u64, session: Arc<Session>) -> Self {
+        Self {
+            roster,
             number,
-            session: session.clone(),
+            session,
         }
     }
-}
 
-impl WaitsForCut {
     /// Waits until a cut on this slot, or on one of its own, waits for nothing.
     ///
     /// The turn comes first and without the lane, which the operation that holds the turn may need; it cannot be taken again
