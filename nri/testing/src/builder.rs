@@ -1,16 +1,16 @@
-//! What a [`FakeRuntime`] is put together from.
+//! What a [`FakeRuntime`](crate::FakeRuntime) is put together from.
 
 use std::{path::Path, sync::Arc};
 
 use nri::{
-    Adaptation, Handlers, PluginId, Settings, StartError, Timeouts, TransportError,
-    proto::{Container, ContainerState, PodSandbox},
+    Adaptation, Handlers, PluginId, Settings, StartError, Timeouts,
+    proto::{Container, PodSandbox},
     validate::DefaultValidator,
 };
 
-use super::{Flavor, memory::Memory, runtime::FakeRuntime};
+use crate::{flavor::Flavor, memory::Memory};
 
-/// Collects what a [`FakeRuntime`] is to be.
+/// Collects what a [`FakeRuntime`](crate::FakeRuntime) is to be.
 #[derive(Clone, Default)]
 pub struct Builder {
     name: String,
@@ -20,7 +20,7 @@ pub struct Builder {
     plugins: Vec<(PluginId, Handlers)>,
     validator: DefaultValidator,
     pod_ips: bool,
-    existing: Vec<(PodSandbox, Vec<Container>)>,
+    pub(super) existing: Vec<(PodSandbox, Vec<Container>)>,
 }
 
 impl Builder {
@@ -68,40 +68,6 @@ impl Builder {
         let containers = containers.into_iter().map(Into::into).collect();
         self.existing.push((pod.into(), containers));
         self
-    }
-
-    /// Starts it, with a socket in a directory of its own.
-    ///
-    /// # Errors
-    /// The directory or the socket cannot be made, or a plugin of this process fails.
-    pub async fn start(mut self) -> Result<FakeRuntime, StartError> {
-        let dir = tempfile::Builder::new().prefix("nri-").tempdir();
-        let dir = dir.map_err(|cause| {
-            StartError::Transport(TransportError::Socket {
-                path: std::env::temp_dir(),
-                step: "make a directory for it",
-                cause,
-            })
-        })?;
-        let memory = Arc::<Memory>::default();
-        for (pod, containers) in std::mem::take(&mut self.existing) {
-            let pod = self.filled_pod(&memory, pod);
-            for container in containers {
-                let mut container = self.filled_container(&memory, &pod, container);
-                container.state = ContainerState::ContainerRunning as i32;
-                memory.put_container(container);
-            }
-            memory.put_pod(pod);
-        }
-        let socket = dir.path().join("nri.sock");
-        let nri = self.adaptation(&memory, &socket).await?;
-        Ok(FakeRuntime {
-            nri,
-            memory,
-            socket,
-            _dir: dir,
-            builder: self,
-        })
     }
 
     pub(super) fn filled_pod(&self, memory: &Memory, mut pod: PodSandbox) -> PodSandbox {

@@ -8,7 +8,7 @@ use std::{
 
 use nri::{
     Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Ran, Refused, StartError,
-    Stopped, Told, Updated,
+    Stopped, Told, TransportError, Updated,
     merge::Askers,
     proto::{
         Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
@@ -18,8 +18,8 @@ use nri::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    Builder,
+use crate::{
+    builder::Builder,
     memory::{Happening, Memory, Wish, WishKind},
 };
 
@@ -45,11 +45,47 @@ pub type Removed = Vec<Delivery>;
 
 /// A runtime without containers. When it is dropped, its plugins are let go and its socket is gone.
 pub struct FakeRuntime {
-    pub(super) nri: Adaptation,
-    pub(super) memory: Arc<Memory>,
-    pub(super) socket: PathBuf,
-    pub(super) _dir: TempDir,
-    pub(super) builder: Builder,
+    nri: Adaptation,
+    memory: Arc<Memory>,
+    socket: PathBuf,
+    _dir: TempDir,
+    builder: Builder,
+}
+
+impl Builder {
+    /// Starts it, with a socket in a directory of its own.
+    ///
+    /// # Errors
+    /// The directory or the socket cannot be made, or a plugin of this process fails.
+    pub async fn start(mut self) -> Result<FakeRuntime, StartError> {
+        let dir = tempfile::Builder::new().prefix("nri-").tempdir();
+        let dir = dir.map_err(|cause| {
+            StartError::Transport(TransportError::Socket {
+                path: std::env::temp_dir(),
+                step: "make a directory for it",
+                cause,
+            })
+        })?;
+        let memory = Arc::<Memory>::default();
+        for (pod, containers) in std::mem::take(&mut self.existing) {
+            let pod = self.filled_pod(&memory, pod);
+            for container in containers {
+                let mut container = self.filled_container(&memory, &pod, container);
+                container.state = ContainerState::ContainerRunning as i32;
+                memory.put_container(container);
+            }
+            memory.put_pod(pod);
+        }
+        let socket = dir.path().join("nri.sock");
+        let nri = self.adaptation(&memory, &socket).await?;
+        Ok(FakeRuntime {
+            nri,
+            memory,
+            socket,
+            _dir: dir,
+            builder: self,
+        })
+    }
 }
 
 impl FakeRuntime {

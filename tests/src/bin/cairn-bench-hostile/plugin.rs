@@ -11,7 +11,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::rows::{FLOODED, KEPT, VICTIM};
+/// The pod with the containers at whose creation plugins fail.
+pub(crate) const VICTIM: &str = "victim";
+/// Prefix of the names of containers that are updated without end.
+pub(crate) const FLOODED: &str = "flooded";
+/// Prefix of the names of pods whose events are kept.
+pub(crate) const KEPT: &str = "kept";
 
 /// How a plugin misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

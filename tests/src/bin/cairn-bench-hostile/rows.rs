@@ -14,15 +14,8 @@ use tokio::{
 
 use crate::{
     load::{Load, Period},
-    plugin::{Misdeed, SYNCHRONISED},
+    plugin::{FLOODED, KEPT, Misdeed, SYNCHRONISED, VICTIM},
 };
-
-/// The pod with the containers at whose creation plugins fail.
-pub(crate) const VICTIM: &str = "victim";
-/// Prefix of the names of containers that are updated without end.
-pub(crate) const FLOODED: &str = "flooded";
-/// Prefix of the names of pods whose events are kept.
-pub(crate) const KEPT: &str = "kept";
 
 const CONTAINERS_FLOODED: usize = 8;
 const PODS_KEPT: usize = 15;

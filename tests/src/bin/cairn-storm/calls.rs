@@ -13,32 +13,9 @@ use tokio::sync::watch;
 use tonic::{Code, Status};
 
 use crate::{
-    report::{End, History, Report},
+    report::{End, History, Op, Report},
     weather::{Cause, Weather},
 };
-
-/// The calls that clients make, by their names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Op {
-    RunPodSandbox,
-    StopPodSandbox,
-    RemovePodSandbox,
-    CreateContainer,
-    StartContainer,
-    StopContainer,
-    RemoveContainer,
-    ExecSync,
-    UpdateResources,
-    ReopenContainerLog,
-    ListPodSandbox,
-    ListContainers,
-    PodSandboxStatus,
-    ContainerStatus,
-    ListContainerStats,
-    PullImage,
-    ImageStatus,
-    RemoveImage,
-}
 
 /// What a call is about: who it is, since when, and what else its fate depends on.
 #[derive(Clone, Debug)]

@@ -12,10 +12,11 @@ use cairn_tests::{
 
 use crate::{
     book::{Container, Listed, Pod, Program, Stage, subject},
-    calls::{Link, Manner, Op, Subject},
+    calls::{Link, Manner, Subject},
     containers,
     images::{self, Image},
     pods::{self, LABEL},
+    report::Op,
 };
 
 const MOST_PODS: usize = 5;

@@ -17,8 +17,9 @@ use tonic::Code;
 
 use crate::{
     book::{Container, Pod, Program, Stage, subject},
-    calls::{Link, Manner, Op, Told},
+    calls::{Link, Manner, Told},
     pods::LABEL,
+    report::Op,
 };
 
 /// A container that is only in the books yet. `image`: one of the client's own, or busybox.

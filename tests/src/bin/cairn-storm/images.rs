@@ -4,8 +4,9 @@ use cairn_tests::cri;
 
 use crate::{
     book::{Stage, subject},
-    calls::{Link, Manner, Op, Subject, Told},
+    calls::{Link, Manner, Subject, Told},
     registry,
+    report::Op,
 };
 
 /// One image of a client's own.

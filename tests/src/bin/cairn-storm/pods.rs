@@ -12,7 +12,8 @@ use tonic::Code;
 
 use crate::{
     book::{Pod, Stage, subject},
-    calls::{Link, Manner, Op, Told},
+    calls::{Link, Manner, Told},
+    report::Op,
 };
 
 /// By this label a client lists what is its own.

@@ -7,7 +7,28 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::calls::Op;
+/// The calls that clients make, by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Op {
+    RunPodSandbox,
+    StopPodSandbox,
+    RemovePodSandbox,
+    CreateContainer,
+    StartContainer,
+    StopContainer,
+    RemoveContainer,
+    ExecSync,
+    UpdateResources,
+    ReopenContainerLog,
+    ListPodSandbox,
+    ListContainers,
+    PodSandboxStatus,
+    ContainerStatus,
+    ListContainerStats,
+    PullImage,
+    ImageStatus,
+    RemoveImage,
+}
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
