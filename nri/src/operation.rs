@@ -185,7 +185,7 @@ impl Operation for Run {
         }
         permit(plugin, policy, &mut reply)?;
         let given = self.merge.apply(plugin, reply);
-        let given = given.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        let given = given.map_err(|e| e.outcome(""))?;
         Ok(AnswerContents {
             adjusted: !given.is_empty(),
             changed: given.iter().map(|ip| format!("ip {ip}")).collect(),
@@ -226,7 +226,7 @@ impl Operation for CreateMerge {
         if violate::is("create-conflict-ignored") {
             return Ok(contents);
         }
-        taken.map_err(|e| Outcome::Conflict(format!("{e}{values}")))?;
+        taken.map_err(|e| e.outcome(&values))?;
         Ok(contents)
     }
 }
@@ -254,7 +254,7 @@ impl Operation for UpdateMerge {
         if violate::is("update-conflict-ignored") {
             return Ok(contents);
         }
-        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        taken.map_err(|e| e.outcome(""))?;
         Ok(contents)
     }
 }
