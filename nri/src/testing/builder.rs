@@ -59,7 +59,8 @@ impl Builder {
         self
     }
 
-    /// A pod with running containers that is there before any plugin. Nobody is told of it but by Synchronize.
+    /// A pod with containers that is there before any plugin. Nobody is told of it but by Synchronize. A container runs, unless
+    /// it has another state.
     pub fn existing<C: Into<Container>>(
         mut self,
         pod: impl Into<PodSandbox>,
@@ -88,7 +89,9 @@ impl Builder {
             let pod = self.filled_pod(&memory, pod);
             for container in containers {
                 let mut container = self.filled_container(&memory, &pod, container);
-                container.state = ContainerState::ContainerRunning as i32;
+                if container.state == ContainerState::ContainerUnknown as i32 {
+                    container.state = ContainerState::ContainerRunning as i32;
+                }
                 memory.put_container(container);
             }
             memory.put_pod(pod);
