@@ -16,8 +16,9 @@ use quote::ToTokens;
 use syn::{Attribute, Item, UseTree, spanned::Spanned};
 
 /// The root of each crate: name as it is written here, and its first file.
-const CRATES: [(&str, &str); 12] = [
+const CRATES: [(&str, &str); 13] = [
     ("nri", "nri/src/lib.rs"),
+    ("nri_bench", "nri/bench/src/lib.rs"),
     ("nri_plugins", "nri/plugins/src/lib.rs"),
     ("nri_wasm", "nri/wasm/src/main.rs"),
     ("cni_shim", "cni-shim/src/lib.rs"),
