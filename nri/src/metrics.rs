@@ -224,7 +224,7 @@ fn error_label(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Refused(status) => status.name(),
         Outcome::Unsent(_) => "resource_exhausted",
         Outcome::Garbled(_) => "internal",
-        Outcome::Conflict(_) | Outcome::Denied(_) => "other",
+        Outcome::Conflict(_) | Outcome::Invalid(_) | Outcome::Denied(_) => "other",
         Outcome::Skipped | Outcome::NotSubscribed | Outcome::Joining | Outcome::Absent => {
             return None;
         }

@@ -29,7 +29,7 @@ pub struct Delivery {
     pub took: Duration,
     /// The answer carried an adjustment.
     pub adjusted: bool,
-    /// Names of what it set in a container that is being created, such as `Env DEMO`; never a value.
+    /// Paths of what it set in a container that is being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
     /// Updates of containers in the answer.
     pub updates: usize,

@@ -184,7 +184,7 @@ impl Operation for Run {
         }
         permit(plugin, policy, &mut reply)?;
         let given = self.merge.apply(plugin, reply);
-        let given = given.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        let given = given.map_err(|e| e.outcome())?;
         Ok(AnswerContents {
             adjusted: !given.is_empty(),
             changed: given.iter().map(|ip| format!("ip {ip}")).collect(),
@@ -218,7 +218,7 @@ impl Operation for CreateMerge {
         if contents.adjusted {
             contents.changed = self.owners().set_by(plugin);
         }
-        taken.map_err(|e| Outcome::Conflict(e.to_string()))?;
+        taken.map_err(|e| e.outcome())?;
         Ok(contents)
     }
 }
@@ -242,8 +242,7 @@ impl Operation for UpdateMerge {
             evictions: reply.evict.len(),
             ..AnswerContents::default()
         };
-        self.apply(plugin, reply)
-            .map_err(|e| Outcome::Conflict(e.to_string()))?;
+        self.apply(plugin, reply).map_err(|e| e.outcome())?;
         Ok(contents)
     }
 }

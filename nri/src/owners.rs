@@ -12,6 +12,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use proto_nri::{CompoundFieldOwners, Field, FieldOwners, OwningPlugins};
 
+use crate::place::path;
+
 /// The identity of a plugin: `10-foo` in logs, owner tables and metrics.
 ///
 /// Ordered by index, then name; plugins are called in order of the index alone (NRI-402).
@@ -106,11 +108,8 @@ impl Conflict {
     }
 
     fn what(&self) -> String {
-        let field = self.field.as_str_name();
-        match &self.key {
-            Some(key) => format!("{field} {key:?} of container {}", self.container),
-            None => format!("{field} of container {}", self.container),
-        }
+        let path = path(self.field, self.key.as_deref());
+        format!("{path} of container {}", self.container)
     }
 }
 
@@ -255,7 +254,7 @@ impl ContainerOwners {
         keys.map(|(key, owner)| (key.as_str(), owner))
     }
 
-    /// Names of what `plugin` set and nobody took from it since, such as `Env DEMO`.
+    /// Paths of what `plugin` set and nobody took from it since, such as `env["DEMO"]`.
     pub fn set_by(&self, plugin: &PluginId) -> Vec<String> {
         let mine = |owner: &Owner| match owner {
             Owner::Set(id) => id == plugin,
@@ -263,12 +262,10 @@ impl ContainerOwners {
             Owner::Cleared(_) => false,
         };
         let simple = self.simple.iter().filter(|(_, owner)| mine(owner));
-        let mut names: Vec<_> = simple
-            .map(|(field, _)| field.as_str_name().to_owned())
-            .collect();
+        let mut names: Vec<_> = simple.map(|(field, _)| path(*field, None)).collect();
         for (field, keys) in &self.compound {
             let keys = keys.iter().filter(|(_, owner)| mine(owner));
-            names.extend(keys.map(|(key, _)| format!("{} {key}", field.as_str_name())));
+            names.extend(keys.map(|(key, _)| path(*field, Some(key))));
         }
         names
     }

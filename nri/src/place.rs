@@ -20,6 +20,19 @@ impl Place {
     }
 }
 
+/// The name of a field, or of one of its keys, in errors and reports: `linux.resources.memory.limit`, `env["DEMO"]`. A
+/// scenario of nri-bench has the same names.
+pub fn path(field: Field, key: Option<&str>) -> String {
+    let name = match place(field) {
+        Some(place) => place.pointer().trim_start_matches('/').replace('/', "."),
+        None => field.as_str_name().to_owned(),
+    };
+    match key {
+        Some(key) => format!("{name}[{key:?}]"),
+        None => name,
+    }
+}
+
 /// The field that this pointer leads to, or into.
 pub fn at(pointer: &str) -> Option<Field> {
     let within = |field: &Field| {

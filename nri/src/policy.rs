@@ -5,7 +5,7 @@
 //!  Answered                proceed        proceed        proceed         proceed
 //!  NotSubscribed           proceed        proceed        proceed         proceed
 //!  Refused, Conflict,      ABORT          proceed, log   proceed, log    ABORT
-//!    Denied
+//!    Invalid, Denied
 //!  Unsent                  ABORT          proceed (2)    proceed, log    ABORT
 //!  TimedOut                proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
 //!  Lost, Garbled           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
@@ -87,8 +87,10 @@ pub enum Outcome {
     Lost(String),
     /// The reply does not parse.
     Garbled(String),
-    /// The answer conflicts with an earlier one or breaks a rule of merging.
+    /// The answer sets what another answer, or itself, has set already.
     Conflict(String),
+    /// The answer breaks another rule of merging: an entry without a key, an update of the container being created.
+    Invalid(String),
     /// The answer touches a field this plugin may not.
     Denied(String),
     /// It was not called: an answer is overdue since an earlier event (`on_timeout = "skip"`).
@@ -356,7 +358,7 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
         Outcome::Garbled(why) => {
             format!("plugin {plugin} failed to handle {event} request: malformed reply: {why}")
         }
-        Outcome::Conflict(why) | Outcome::Denied(why) => {
+        Outcome::Conflict(why) | Outcome::Invalid(why) | Outcome::Denied(why) => {
             format!("invalid answer of plugin {plugin} to {event}: {why}")
         }
         Outcome::Skipped => {
@@ -378,6 +380,7 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
         Outcome::Refused(_)
         | Outcome::Unsent(_)
         | Outcome::Conflict(_)
+        | Outcome::Invalid(_)
         | Outcome::Denied(_)
         | Outcome::Cancelled => {
             matches!(class, Class::Setup | Class::Validation)
@@ -426,6 +429,7 @@ fn unacknowledged(outcome: &Outcome) -> bool {
         Outcome::Answered
         | Outcome::Refused(_)
         | Outcome::Conflict(_)
+        | Outcome::Invalid(_)
         | Outcome::Denied(_)
         | Outcome::NotSubscribed => false,
     }

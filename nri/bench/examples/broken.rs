@@ -157,6 +157,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
                     async move { Ok((None, last.iter().map(|id| update_of(id)).collect())) }
                 })
         }
+        "restless" => restless(connection),
         // Only a churn can tell.
         "counts-the-removed" => {
             let count = Arc::new(Mutex::new(0));
@@ -170,6 +171,9 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
         "conflict" => {
             usual().create_container(|_, _| async { Ok((env("OTHER", "2"), Vec::new())) })
         }
+        "bad-answer" => usual().create_container(|_, container| async move {
+            Ok((None, vec![update_of(&container.id)]))
+        }),
         "bad-adjustment" => usual().create_container(|_, _| async {
             let mut adjust = ContainerAdjustment::default();
             adjust.mounts.push(Mount {
@@ -195,6 +199,13 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             // No signal that could be caught, and no core.
             let _ = kill_process(getpid(), Signal::KILL);
             std::future::pending().await
+        }),
+        "exits" => usual().start_container(|_, _| async {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a plugin that ends in the middle of a call"
+            )]
+            std::process::exit(3)
         }),
         "garbage" => usual().on(|_: Garbled| async {
             Ok(NoMessage {
@@ -222,6 +233,61 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
         }),
         "refuses" => usual().create_container(|_, _| async { Err("not on my watch".into()) }),
         _ => usual(),
+    }
+}
+
+/// Breaks no rule, and lets nothing be: each event brings an update of the container that was there first, and each answer that
+/// can carry a change has one.
+fn restless(connection: Connection) -> Handlers {
+    let first = Arc::<Mutex<String>>::default();
+    let known = first.clone();
+    let update = move || {
+        let mut update = update_of(&known.lock().expect("no panic"));
+        update.ignore_failure = true;
+        update
+    };
+    let listed = update.clone();
+    // Sent before the answer, and not waited for.
+    let aside = move || {
+        let (runtime, updates) = (connected(&connection), vec![update()]);
+        tokio::spawn(async move { runtime.update_containers(updates, Vec::new()).await });
+        sleep(Duration::from_millis(20))
+    };
+    macro_rules! events {
+        ($handlers:expr; $($event:ident($($arg:tt),*) $answer:expr;)*) => {
+            $handlers$(.$event({
+                let aside = aside.clone();
+                move |$($arg),*| {
+                    let aside = aside();
+                    async move {
+                        aside.await;
+                        Ok($answer)
+                    }
+                }
+            }))*
+        };
+    }
+    let handlers = Handlers::new().synchronize(move |_, containers| {
+        if let Some(container) = containers.first() {
+            first.lock().expect("no panic").clone_from(&container.id);
+        }
+        let updates = if containers.is_empty() {
+            Vec::new()
+        } else {
+            vec![listed()]
+        };
+        async move { Ok(updates) }
+    });
+    events! { handlers;
+        run_pod_sandbox(_) ();
+        update_pod_sandbox(_, _, _) ();
+        stop_pod_sandbox(_) ();
+        remove_pod_sandbox(_) ();
+        create_container(_, _) (env("GOOD", "1"), Vec::new());
+        start_container(_, _) ();
+        update_container(_, container, _) vec![update_of(&container.id)];
+        stop_container(_, _) Vec::new();
+        remove_container(_, _) ();
     }
 }
 

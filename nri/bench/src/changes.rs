@@ -3,101 +3,110 @@
 use nri::{
     mask::FieldMask,
     owners::{ContainerOwners, Owner},
-    place::{Place, place},
+    place::{Place, path, place},
     proto::Field,
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::line::{self, inline};
 
 /// One field or key that has an owner.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// Such as `Env DEMO`.
-    pub what: String,
+    /// As errors name it, such as `adjust.env["DEMO"]`.
+    pub path: String,
+    /// A line for `expect`, such as `adjust.env = [{ key = "DEMO", value = "1" }]`. `None`: it is not there any more.
+    pub expect: Option<String>,
     /// `None`: it was not there.
-    pub before: Option<String>,
-    /// `None`: it is not there any more.
-    pub after: Option<String>,
+    pub before: Option<Value>,
+    pub after: Option<Value>,
     /// Who set it, or removed it.
     pub by: Vec<String>,
 }
 
-/// Every change, in order of the fields. `adjust` is what the plugins made of `container`, both as JSON.
-pub(crate) fn changes(owners: &ContainerOwners, container: &Value, adjust: &Value) -> Vec<Change> {
+/// Every change, in order of the fields. `now` is what the plugins made of `before`, both as JSON of an adjustment.
+pub(crate) fn changes(owners: &ContainerOwners, before: &Value, now: &Value) -> Vec<Change> {
     let mut all = Vec::new();
     for field in FieldMask::ALL.iter() {
-        let name = field.as_str_name();
-        if let Some(owner) = owners.owner(field) {
-            let at = |side: &Value| simple(field, side);
-            all.push(change(name.to_owned(), owner, at(container), at(adjust)));
-        }
-        for (key, owner) in owners.keys(field) {
-            let before = keyed(field, key, container);
-            let after = keyed(field, key, adjust);
-            all.push(change(format!("{name} {key}"), owner, before, after));
+        let simple = owners.owner(field).map(|owner| (None, owner));
+        let keyed = owners.keys(field).map(|(key, owner)| (Some(key), owner));
+        for (key, owner) in simple.into_iter().chain(keyed) {
+            let after = match owner {
+                Owner::Cleared(_) => None,
+                _ => Some(value(field, key, now).unwrap_or_else(|| "".into())),
+            };
+            all.push(Change {
+                path: path(field, key),
+                expect: after.as_ref().and_then(|after| expect(field, key, after)),
+                before: value(field, key, before),
+                after,
+                by: owner.plugins().iter().map(ToString::to_string).collect(),
+            });
         }
     }
     all
 }
 
-fn change(what: String, owner: &Owner, before: Option<String>, after: Option<String>) -> Change {
-    Change {
-        what,
-        before,
-        after: match owner {
-            Owner::Cleared(_) => None,
-            _ => after.or_else(|| Some(String::new())),
-        },
-        by: owner.plugins().iter().map(ToString::to_string).collect(),
+impl Change {
+    /// Below another name: a scenario has `adjust` and `resources` before the path.
+    pub(crate) fn below(mut self, name: &str, without: &str) -> Self {
+        let below = |text: &str| format!("{name}.{}", text.strip_prefix(without).unwrap_or(text));
+        self.expect = self.expect.as_deref().map(&below);
+        self.path = below(&self.path);
+        self
     }
 }
 
-/// The value of a field with one, in a container or an adjustment.
-fn simple(field: Field, side: &Value) -> Option<String> {
-    let pointer = match field {
-        // With its name.
-        Field::PidsLimit => "/linux/resources/pids",
-        _ => place(field)?.pointer(),
-    };
-    side.pointer(pointer).and_then(shown)
+/// The line of a scenario that asks for this value.
+fn expect(field: Field, key: Option<&str>, value: &Value) -> Option<String> {
+    let at = path(field, None);
+    Some(match (place(field)?, key) {
+        (Place::List(_, name), Some(key)) => {
+            let mut entry = Map::from_iter([(name.to_owned(), key.into())]);
+            match value {
+                Value::Object(fields) => entry.extend(fields.clone()),
+                value if field == Field::Env => {
+                    entry.insert("value".to_owned(), value.clone());
+                }
+                _ => {}
+            }
+            format!("{at} = {}", inline(&json!([entry])))
+        }
+        (_, Some(key)) => format!("{at}.{} = {}", line::key(key), inline(value)),
+        _ => format!("{at} = {}", inline(value)),
+    })
 }
 
-/// The value of one key of a field with keys.
-fn keyed(field: Field, key: &str, side: &Value) -> Option<String> {
-    match place(field)? {
-        _ if field == Field::Env => variable(key, side),
-        Place::Simple(_) => None,
-        Place::Map(pointer) => side.pointer(pointer)?.get(key).and_then(shown),
-        Place::List(pointer, name) => {
-            let entries = side.pointer(pointer)?.as_array()?.iter();
-            let mut entries = entries.filter(|e| e.get(name).and_then(Value::as_str) == Some(key));
-            let mut entry = entries.next()?.clone();
+/// The value of a field, or of one of its keys, in a container or an adjustment; without what is not set.
+fn value(field: Field, key: Option<&str>, side: &Value) -> Option<Value> {
+    let place = place(field)?;
+    let found = side.pointer(place.pointer())?;
+    match (place, key) {
+        (_, Some(key)) if field == Field::Env => variable(key, found),
+        (Place::List(_, name), Some(key)) => {
+            let is = |entry: &&Value| entry.get(name).and_then(Value::as_str) == Some(key);
+            let mut entry = found.as_array()?.iter().find(is)?.clone();
             entry.as_object_mut()?.remove(name);
-            shown(&entry).or_else(|| Some(String::new()))
+            bare(&entry).or_else(|| Some(json!({})))
         }
+        (_, Some(key)) => Some(bare(found.get(key)?).unwrap_or_else(|| "".into())),
+        (_, None) => bare(found),
     }
 }
 
 /// A variable: `NAME=value` in a container, a key and a value in an adjustment.
-fn variable(name: &str, side: &Value) -> Option<String> {
-    side.pointer("/env")?.as_array()?.iter().find_map(|entry| {
+fn variable(name: &str, all: &Value) -> Option<Value> {
+    all.as_array()?.iter().find_map(|entry| {
         match entry.as_str().and_then(|text| text.split_once('=')) {
-            Some((key, value)) => (key == name).then(|| value.to_owned()),
-            None => (entry.get("key")?.as_str()? == name)
-                .then(|| entry.get("value")?.as_str().map(str::to_owned))?,
+            Some((key, value)) => (key == name).then(|| value.into()),
+            None => (entry.get("key")?.as_str()? == name).then(|| entry.get("value").cloned())?,
         }
     })
 }
 
-/// A value for people: wrappers as what they wrap, without what is not set. `None`: nothing is set.
-fn shown(value: &Value) -> Option<String> {
-    match bare(value)? {
-        Value::String(text) => Some(text),
-        value => Some(value.to_string()),
-    }
-}
-
-fn bare(value: &Value) -> Option<Value> {
+/// A value as a scenario may have it: wrappers as what they wrap, without what is not set. `None`: nothing is set.
+pub(crate) fn bare(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::String(text) if text.is_empty() => None,
@@ -137,8 +146,8 @@ mod tests {
         });
         let mut adjust = ContainerAdjustment::default();
         adjust.remove_env("A").add_env("A", "2").memory_limit(7);
-        adjust.remove_annotation("gone");
-        adjust.add_rlimit("RLIMIT_NOFILE", 9, 8);
+        adjust.remove_annotation("gone").add_annotation("a/b", "");
+        adjust.add_rlimit("RLIMIT_NOFILE", u64::MAX, 8);
         let answer = CreateContainerResponse {
             adjust: Some(adjust),
             ..Default::default()
@@ -152,16 +161,23 @@ mod tests {
         let adjust = serde_json::to_value(&merged.adjust).expect("JSON");
         let all = changes(owners, &container, &adjust);
         let lines: Vec<_> = all
-            .iter()
-            .map(|c| format!("{} {:?} {:?} {}", c.what, c.before, c.after, c.by.join(",")))
+            .into_iter()
+            .map(|c| {
+                let c = c.below("adjust", "");
+                let before = c.before.unwrap_or_default();
+                let expect = c.expect.unwrap_or_default();
+                format!("{} | {before} | {expect} | {}", c.path, c.by.join(","))
+            })
             .collect();
         assert_eq!(
             lines,
             [
-                "Annotations gone Some(\"x\") None 10-a",
-                "Env A Some(\"1\") Some(\"2\") 10-a",
-                "MemLimit None Some(\"7\") 10-a",
-                "Rlimits RLIMIT_NOFILE None Some(\"{\\\"hard\\\":9,\\\"soft\\\":8}\") 10-a",
+                "adjust.annotations[\"a/b\"] | null | adjust.annotations.\"a/b\" = \"\" | 10-a",
+                "adjust.annotations[\"gone\"] | \"x\" |  | 10-a",
+                "adjust.env[\"A\"] | \"1\" | adjust.env = [{ key = \"A\", value = \"2\" }] | 10-a",
+                "adjust.linux.resources.memory.limit | null | adjust.linux.resources.memory.limit = 7 | 10-a",
+                "adjust.rlimits[\"RLIMIT_NOFILE\"] | null | adjust.rlimits = [{ \
+                 hard = \"18446744073709551615\", soft = 8, type = \"RLIMIT_NOFILE\" }] | 10-a",
             ]
         );
     }

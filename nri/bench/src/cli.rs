@@ -139,22 +139,31 @@ impl Target {
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut out = io::stdout().lock();
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    ExitCode::from(answer(args, &mut out, Paint(colour)))
+    ExitCode::from(answer(args, &mut out, &mut io::stderr(), Paint(colour)))
 }
 
-/// As the program, for tests: what it prints goes to `out`, without colour.
-pub fn answer_to(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> u8 {
-    answer(args, out, Paint(false))
+/// As the program, for tests: what it prints goes to `out` and `errors`, without colour.
+pub fn answer_to(
+    args: impl IntoIterator<Item = OsString>,
+    out: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> u8 {
+    answer(args, out, errors, Paint(false))
 }
 
-fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: Paint) -> u8 {
+fn answer(
+    args: impl IntoIterator<Item = OsString>,
+    out: &mut dyn Write,
+    errors: &mut dyn Write,
+    paint: Paint,
+) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(e) => {
             let code = if e.use_stderr() { MISUSE } else { HELD };
             // Nobody is there to be told that standard error is gone.
             let _ = match e.use_stderr() {
-                true => write!(io::stderr(), "{e}"),
+                true => write!(errors, "{e}"),
                 false => write!(out, "{e}"),
             };
             return code;
@@ -175,7 +184,7 @@ fn answer(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, paint: 
         }
     };
     done.unwrap_or_else(|why| {
-        let _ = writeln!(io::stderr(), "nri-bench: {why}");
+        let _ = writeln!(errors, "nri-bench: {why}");
         MISUSE
     })
 }
@@ -251,7 +260,12 @@ fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, St
     let replays = scripts.into_iter().map(|script| {
         let (plugin, connection) = (&script.plugin, script.connection);
         let name = format!("{path}: {plugin}, connection {connection}");
-        replay::replay(name, script, &manners)
+        let (replay, file) = (replay::replay(name, script, &manners), path.to_string());
+        async move {
+            let mut report = replay.await?;
+            report.file = file;
+            Ok::<_, String>(report)
+        }
     });
     report_each(replays, &args.target, out, paint)
 }
@@ -276,7 +290,10 @@ fn list_of_rules() -> String {
 fn read(path: &Path) -> Result<Scenario, String> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    scenario::read(&name, &text).map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))
+    let mut scenario = scenario::read(&name, &text)
+        .map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))?;
+    scenario.file = path.display().to_string();
+    Ok(scenario)
 }
 
 fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {

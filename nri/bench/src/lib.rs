@@ -15,7 +15,10 @@
 mod adjustment;
 mod changes;
 pub mod cli;
+mod differ;
+mod expect;
 mod init;
+mod line;
 mod plugin;
 mod record;
 mod replay;

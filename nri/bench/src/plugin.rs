@@ -79,6 +79,24 @@ impl Program {
         }
     }
 
+    /// Starts these words from now on.
+    pub(crate) fn replace(&mut self, words: &[String]) {
+        if let How::Launched(command) | How::Connected(command) = &mut self.how {
+            *command = words.iter().map(OsString::from).collect();
+        }
+    }
+
+    /// Why a plugin may look for the socket elsewhere.
+    pub(crate) fn hint(&self) -> &'static str {
+        let names = |word: &OsString| word.to_str().is_some_and(|word| word.contains(SOCKET));
+        match &self.how {
+            How::Connected(words) if !words.iter().any(names) => {
+                "; none of its arguments has {socket}, which stands for the socket's path"
+            }
+            _ => "",
+        }
+    }
+
     pub(crate) fn is_launched(&self) -> bool {
         matches!(self.how, How::Launched(_))
     }
@@ -152,9 +170,9 @@ impl Instance {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for its end; false if it does not come.
-    pub(crate) async fn ends_within(&mut self, limit: Duration) -> bool {
-        timeout(limit, self.child.wait()).await.is_ok()
+    /// Waits for its end; `None` if it does not come.
+    pub(crate) async fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
     /// SIGTERM, a grace, SIGKILL. False if it took the last.
@@ -166,7 +184,7 @@ impl Instance {
             // An error says that it has just ended.
             let _ = kill_process(pid, Signal::TERM);
         }
-        let ended = self.ends_within(GRACE).await;
+        let ended = self.ends_within(GRACE).await.is_some();
         if !ended {
             let _ = self.child.kill().await;
         }

@@ -11,6 +11,7 @@ pub enum Rule {
     UnknownContainer,
     KeptAfterRemove,
     Conflict,
+    BadAnswer,
     BadAdjustment,
     Growth,
     LateAnswer,
@@ -35,7 +36,7 @@ pub struct About {
 }
 
 /// Every rule.
-pub const ALL: [About; 14] = [
+pub const ALL: [About; 15] = [
     About {
         rule: Rule::UpdateInCallback,
         name: "update-in-callback",
@@ -65,11 +66,18 @@ pub const ALL: [About; 14] = [
         remedy: "look at what the container already has; to replace it, remove it first in the same answer",
     },
     About {
+        rule: Rule::BadAnswer,
+        name: "bad-answer",
+        what: "the answer has an entry without a key, or an update of the container that is being created",
+        source: "NRI-540, NRI-570; nri.proto",
+        remedy: "give each mount, device and variable its key; change a container that is being created by `adjust`",
+    },
+    About {
         rule: Rule::BadAdjustment,
         name: "bad-adjustment",
         what: "the adjustment is one that no runtime can carry out",
         source: "OCI runtime specification, config-linux.md and config.md",
-        remedy: "absolute paths, known options and types, values in their range",
+        remedy: "use absolute paths, known options and types, values in their range, and what the host has",
     },
     About {
         rule: Rule::Growth,

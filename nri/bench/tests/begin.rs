@@ -43,7 +43,7 @@ spec:
 fn init(args: &[&str]) -> (u8, String) {
     let mut out = Vec::new();
     let args = ["nri-bench", "init"].iter().chain(args).map(Into::into);
-    let code = nri_bench::cli::answer_to(args, &mut out);
+    let code = nri_bench::cli::answer_to(args, &mut out, &mut std::io::stderr());
     (code, String::from_utf8_lossy(&out).into_owned())
 }
 

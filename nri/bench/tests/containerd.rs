@@ -61,8 +61,8 @@ fn a_plugin_that_does_something_else_is_told_field_by_field() {
     let run = Bench::new().answer(args.to_vec(), &words);
     assert_eq!(run.code, 1, "{}", run.text);
     for line in [
-        "+ adjust.env[GOOD]: <redacted>",
-        "- adjust.rlimits[RLIMIT_NOFILE].hard: 4096",
+        "+ adjust.env[\"GOOD\"]: <redacted>",
+        "- adjust.rlimits[\"RLIMIT_NOFILE\"].hard: 4096",
     ] {
         assert!(run.text.contains(line), "{line} is not in {}", run.text);
     }
@@ -83,7 +83,10 @@ fn the_scenario_of_the_recording_holds_for_the_plugin_that_was_recorded() {
         let mut out = Vec::new();
         let init = ["nri-bench", "init", "--plugin", of].map(OsString::from);
         let args = init.into_iter().chain([recording().into()]);
-        assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+        assert_eq!(
+            nri_bench::cli::answer_to(args, &mut out, &mut std::io::stderr()),
+            0
+        );
         let scenario = String::from_utf8(out).expect("text");
         let scenario = match of {
             // Ours subscribes to validation as well.

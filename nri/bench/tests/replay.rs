@@ -93,15 +93,15 @@ fn what_a_changed_plugin_answers_otherwise_is_named_field_by_field() {
     assert_eq!(run.code, 1, "{}", run.text);
     assert_eq!(outcome(&run, "CreateContainer"), "different");
     let lines = [
-        "+ adjust.annotations[new]: 1",
-        "~ adjust.env[GOOD]: 1 -> 2",
+        "+ adjust.annotations[\"new\"]: 1",
+        "~ adjust.env[\"GOOD\"]: 1 -> 2",
         "different: 1 of 11 steps",
     ];
     for line in lines {
         assert!(run.text.contains(line), "{line} is not in {}", run.text);
     }
     let step = &run.json[0]["steps"][4];
-    assert_eq!(step["differences"][1]["path"], "adjust.env[GOOD]");
+    assert_eq!(step["differences"][1]["path"], "adjust.env[\"GOOD\"]");
     assert_eq!(
         (
             &step["differences"][1]["recorded"],
@@ -111,7 +111,7 @@ fn what_a_changed_plugin_answers_otherwise_is_named_field_by_field() {
     );
     let xml = fs::read_to_string(junit).expect("a report");
     assert!(
-        xml.contains("message=\"adjust.env[GOOD]: recorded 1, now 2\""),
+        xml.contains("message=\"adjust.env[&quot;GOOD&quot;]: recorded 1, now 2\""),
         "{xml}"
     );
 }
@@ -124,12 +124,12 @@ fn redacted_values_are_equal_and_a_name_that_changes_is_not() {
     assert!(!run.text.contains("env[GOOD]"), "{}", run.text);
     let run = replay(&bench, &file, "conflict");
     assert!(
-        run.text.contains("- adjust.env[GOOD]: <redacted>"),
+        run.text.contains("- adjust.env[\"GOOD\"]: <redacted>"),
         "{}",
         run.text
     );
     assert!(
-        run.text.contains("+ adjust.env[OTHER]: <redacted>"),
+        run.text.contains("+ adjust.env[\"OTHER\"]: <redacted>"),
         "{}",
         run.text
     );
@@ -203,7 +203,7 @@ fn other_subscriptions_are_a_difference_and_what_was_answered_to_them_then_is_mi
     let line = "-> RunPodSandbox,StopPodSandbox,RemovePodSandbox";
     assert!(run.text.contains(line), "{}", run.text);
     assert!(
-        run.text.contains("- adjust.env[GOOD]: <redacted>"),
+        run.text.contains("- adjust.env[\"GOOD\"]: <redacted>"),
         "{}",
         run.text
     );
@@ -265,7 +265,10 @@ fn a_recording_becomes_a_scenario_that_the_recorded_plugin_holds_and_another_doe
         let file = recorded(&bench, recorded_as, &[]);
         let mut out = Vec::new();
         let args = ["nri-bench".into(), "init".into(), OsString::from(file)];
-        assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+        assert_eq!(
+            nri_bench::cli::answer_to(args, &mut out, &mut std::io::stderr()),
+            0
+        );
         let scenario = String::from_utf8(out).expect("text");
         let run = bench.run(&scenario, &[], &broken(recorded_as));
         assert_eq!(run.code, 0, "{scenario}\n{}", run.text);

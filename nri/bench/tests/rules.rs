@@ -10,6 +10,7 @@ const LIVES: &[(&str, &str)] = &[
     ("unknown-container", START),
     ("kept-after-remove", TWICE),
     ("conflict", BESIDE_ANOTHER),
+    ("bad-answer", START),
     ("bad-adjustment", START),
     ("growth", CHURN),
     ("late-answer", START),

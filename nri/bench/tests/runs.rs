@@ -21,12 +21,14 @@ fn an_adjustment_is_shown_with_who_made_it_and_what_was_there_before() {
     let run = Bench::new().run(&scenario, &[], &broken("none"));
     assert_eq!(run.code, 0, "{}", run.text);
     assert!(
-        run.text.contains("~ Env GOOD: 0 -> 1 [10-plugin]"),
+        run.text
+            .contains("~ adjust.env = [{ key = \"GOOD\", value = \"1\" }] # 10-plugin, was \"0\""),
         "{}",
         run.text
     );
     assert!(
-        run.text.contains("+ Annotations a: b [05-other]"),
+        run.text
+            .contains("+ adjust.annotations.a = \"b\" # 05-other"),
         "{}",
         run.text
     );
@@ -39,14 +41,17 @@ fn an_expectation_that_is_not_met_fails_with_both_values() {
     for (expect, says) in [
         (
             "adjust.env = [{ key = \"GOOD\", value = \"2\" }]",
-            "env.value: expected \"2\", found \"1\"",
+            "adjust.env[\"GOOD\"].value: expected \"2\", found \"1\"",
         ),
         (
             "adjust.linux.resources.memory.limit = 7",
-            "linux.resources.memory.limit: expected",
+            "adjust.linux.resources.memory.limit: expected",
         ),
         ("adjust = {}\nexpect.exact = true", "was not expected"),
-        ("unchanged = true", "Env GOOD was changed: expected nothing"),
+        (
+            "unchanged = true",
+            "adjust.env[\"GOOD\"] was changed: expected nothing",
+        ),
         ("error = \"x\"", "no error: expected one with \"x\""),
         (
             "updates = [{ container_id = \"d\" }]",
@@ -115,6 +120,26 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
         (
             "[[step]]\ndo = \"create\"\ncontainer = \"c\"\n[step.expect]\nadjust.env = 5",
             "5: step.0.expect.adjust.env: 5 is not a list",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.prints = []",
+            "4: `expect.prints` asks for nothing",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.exact = true",
+            "4: `expect.exact` needs `expect.adjust`",
+        ),
+        (
+            "[[step]]\ndo = \"start\"\ncontainer = \"c\"\nexpect.exit = \"KILL\"",
+            "4: exit \"KILL\": must be a number, or a signal",
+        ),
+        (
+            "[pod.a]\ncontainers = [\"c\"]\n[[step]]\ndo = \"join\"\npods = 1",
+            "2: pod.a.containers: `pods` of the `join` must list \"a\"",
+        ),
+        (
+            "runtime.cpus = \"few\"",
+            "1: cpus \"few\": must be a list such as 0-3,7",
         ),
         ("allow = [\"nothing\"]", "1: no rule is called \"nothing\""),
         ("plugin.id = \"x\"", "1: plugin id \"x\""),
@@ -327,7 +352,10 @@ fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
 fn completions_know_every_command() {
     let mut out = Vec::new();
     let args = ["nri-bench", "completion", "bash"].map(Into::into);
-    assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+    assert_eq!(
+        nri_bench::cli::answer_to(args, &mut out, &mut std::io::stderr()),
+        0
+    );
     let script = String::from_utf8_lossy(&out);
     for word in ["run", "init", "rules", "completion", "--connect", "--junit"] {
         assert!(script.contains(word), "{word} is not in {script}");
@@ -395,11 +423,11 @@ fn several_scenarios_are_one_run_and_one_junit_file() {
     assert_eq!(run.code, 1, "{}", run.text);
     let xml = fs::read_to_string(xml).expect("it was written");
     assert!(
-        xml.contains("<testsuite name=\"good\" tests=\"3\" failures=\"0\""),
+        xml.contains("good.toml\" tests=\"3\" failures=\"0\""),
         "{xml}"
     );
     assert!(
-        xml.contains("<testsuite name=\"bad\" tests=\"3\" failures=\"1\""),
+        xml.contains("bad.toml\" tests=\"3\" failures=\"1\""),
         "{xml}"
     );
 }
@@ -408,7 +436,10 @@ fn several_scenarios_are_one_run_and_one_junit_file() {
 fn rules_are_listed_with_source_and_remedy() {
     let mut out = Vec::new();
     let args = ["nri-bench", "rules"].map(Into::into);
-    assert_eq!(nri_bench::cli::answer_to(args, &mut out), 0);
+    assert_eq!(
+        nri_bench::cli::answer_to(args, &mut out, &mut std::io::stderr()),
+        0
+    );
     let text = String::from_utf8_lossy(&out);
     for about in nri_bench::rules::ALL {
         assert!(

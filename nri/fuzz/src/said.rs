@@ -104,7 +104,7 @@ where
         let taken = step.take(&s.plugin, &s.policy, s.answer.clone());
         match taken {
             Ok(_) => true,
-            Err(Outcome::Conflict(why)) => {
+            Err(Outcome::Conflict(why) | Outcome::Invalid(why)) => {
                 assert!(why.contains(&s.plugin.to_string()), "{why}");
                 false
             }

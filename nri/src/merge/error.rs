@@ -2,7 +2,11 @@
 
 use proto_nri::Field;
 
-use crate::owners::{Conflict, PluginId};
+use crate::{
+    owners::{Conflict, PluginId},
+    place::path,
+    policy::Outcome,
+};
 
 /// Error of merging an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +19,7 @@ pub enum MergeError {
     /// NRI-570.
     #[error("plugin {plugin} evicts container {container}, which is still being created")]
     EvictsCreated { plugin: PluginId, container: String },
-    #[error("plugin {plugin} sets {} with the key {key:?}: {why}", field.as_str_name())]
+    #[error("plugin {plugin} sets {}: {why}", path(*field, Some(key)))]
     BadKey {
         plugin: PluginId,
         field: Field,
@@ -33,4 +37,15 @@ pub enum MergeError {
         "plugin {plugin} sets adjust.network.ips: more than 32 addresses for one pod ({named} or more)"
     )]
     TooManyIps { plugin: PluginId, named: usize },
+}
+
+impl MergeError {
+    /// The outcome of the answer.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let why = self.to_string();
+        match self {
+            Self::Conflict(_) => Outcome::Conflict(why),
+            _ => Outcome::Invalid(why),
+        }
+    }
 }

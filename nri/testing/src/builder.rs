@@ -59,7 +59,8 @@ impl Builder {
         self
     }
 
-    /// A pod with running containers that is there before any plugin. Nobody is told of it but by Synchronize.
+    /// A pod with containers that is there before any plugin. Nobody is told of it but by Synchronize. A container runs, unless
+    /// it has another state.
     pub fn existing<C: Into<Container>>(
         mut self,
         pod: impl Into<PodSandbox>,

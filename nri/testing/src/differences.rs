@@ -1,17 +1,25 @@
 //! Whether one message holds what another asks for.
 //!
-//! What an expectation leaves at its default is not asked for (an empty value in a map: only the entry is). Every entry of a map and every message of a list must be
-//! there, whatever else is; a list of plain values (`args`, the `options` of a mount) must be the same.
+//! A message that an expectation is written as asks for no field at its default; JSON asks for every key that it has. Every
+//! entry of a map and every message of a list must be there, whatever else is; a list of plain values (`args`, the
+//! `options` of a mount) must be the same.
 
 use std::fmt;
 
+use nri::proto::{ContainerAdjustment, Field};
 use serde::Serialize;
 use serde_json::Value;
+
+use nri::{
+    Created,
+    mask::FieldMask,
+    place::{Place, place},
+};
 
 /// Something expected that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Such as `linux.resources.memory.limit.value`.
+    /// As [`place::path`](crate::place::path) has it: `linux.resources.memory.limit`, `env["DEMO"].value`.
     pub path: String,
     pub expected: Value,
     /// `None`: nothing is there.
@@ -35,26 +43,60 @@ impl fmt::Display for Difference {
 
 /// What `expected` asks for and `found` does not have.
 pub fn differences<T: Serialize>(expected: &T, found: &T) -> Vec<Difference> {
-    let json = |message| serde_json::to_value(message).unwrap_or_default();
-    includes(&json(expected), &json(found))
+    let mut all = Vec::new();
+    compare("", &json(expected), Some(&json(found)), false, &mut all);
+    all
 }
 
 /// As [`differences`], of messages as JSON: by the names of the fields in `nri.proto`, in snake case.
 pub fn includes(expected: &Value, found: &Value) -> Vec<Difference> {
     let mut all = Vec::new();
-    compare("", expected, Some(found), &mut all);
+    compare("", expected, Some(found), true, &mut all);
     all
 }
 
-/// Fails with every difference, a line each.
+/// Fails with everything that `wanted` asks for and plugins did not adjust, a line each.
+///
+/// ```compile_fail
+/// # fn test(created: nri::Created, wanted: nri::proto::ContainerAdjustment) {
+/// // Exchanged arguments are no test.
+/// nri_testing::assert_has(&wanted, &created);
+/// # }
+/// ```
 ///
 /// # Panics
 /// If there is any.
 #[track_caller]
-pub fn assert_includes<T: Serialize>(expected: &T, found: &T) {
-    let all = differences(expected, found);
+pub fn assert_has(created: &Created, wanted: &ContainerAdjustment) {
+    assert_none(&differences(wanted, &created.merged.adjust));
+}
+
+/// As [`assert_has`], and with everything that plugins adjusted beside it. No change at all: `&Default::default()`.
+///
+/// # Panics
+/// If there is any.
+#[track_caller]
+pub fn assert_only(created: &Created, wanted: &ContainerAdjustment) {
+    let found = &created.merged.adjust;
+    let mut all = differences(wanted, found);
+    for more in differences(found, wanted) {
+        all.push(Difference {
+            path: more.path,
+            expected: more.found.unwrap_or_default(),
+            found: Some(more.expected),
+        });
+    }
+    assert_none(&all);
+}
+
+#[track_caller]
+fn assert_none(all: &[Difference]) {
     let lines: Vec<_> = all.iter().map(ToString::to_string).collect();
     assert!(all.is_empty(), "{}", lines.join("\n"));
+}
+
+fn json<T: Serialize>(message: &T) -> Value {
+    serde_json::to_value(message).unwrap_or_default()
 }
 
 /// Whether nothing is asked for: the default of its kind.
@@ -71,7 +113,14 @@ fn is_default(value: &Value) -> bool {
     }
 }
 
-fn compare(path: &str, expected: &Value, found: Option<&Value>, all: &mut Vec<Difference>) {
+/// `written`: each key of `expected` is asked for, also with a value at its default.
+fn compare(
+    path: &str,
+    expected: &Value,
+    found: Option<&Value>,
+    written: bool,
+    all: &mut Vec<Difference>,
+) {
     let differs = || Difference {
         path: path.to_owned(),
         expected: expected.clone(),
@@ -79,7 +128,7 @@ fn compare(path: &str, expected: &Value, found: Option<&Value>, all: &mut Vec<Di
     };
     match (expected, found) {
         (_, None | Some(Value::Null)) => {
-            if !is_empty(expected) {
+            if written || !is_empty(expected) {
                 all.push(differs());
             }
         }
@@ -87,7 +136,11 @@ fn compare(path: &str, expected: &Value, found: Option<&Value>, all: &mut Vec<Di
             // The one field of a wrapper is meant, also where it is 0, false or "".
             let wrapper = expected.len() == 1 && expected.contains_key("value");
             for (key, expected) in expected {
-                let path = below(path, key);
+                let path = if wrapper {
+                    path.to_owned()
+                } else {
+                    below(path, key)
+                };
                 match found.get(key) {
                     // A message's fields are always there: this is an entry of a map.
                     None => all.push(Difference {
@@ -95,23 +148,32 @@ fn compare(path: &str, expected: &Value, found: Option<&Value>, all: &mut Vec<Di
                         expected: expected.clone(),
                         found: None,
                     }),
-                    found if wrapper || !is_default(expected) => {
-                        compare(&path, expected, found, all);
+                    found if written || wrapper || !is_default(expected) => {
+                        compare(&path, expected, found, written, all);
                     }
                     Some(_) => {}
                 }
             }
         }
         (Value::Array(wanted), Some(Value::Array(there)))
-            if wanted.iter().all(Value::is_object) =>
+            if !wanted.is_empty() && wanted.iter().all(Value::is_object) =>
         {
+            let is_there = |wanted: &Value, there: &Value| {
+                let mut all = Vec::new();
+                compare("", wanted, Some(there), written, &mut all);
+                all.is_empty()
+            };
             for wanted in wanted {
-                if !there.iter().any(|there| includes(wanted, there).is_empty()) {
-                    let same = there.iter().find(|there| same_key(wanted, there));
+                if !there.iter().any(|there| is_there(wanted, there)) {
+                    let key = key_of(wanted);
+                    let path = key.map_or(path.to_owned(), |(_, key)| format!("{path}[{key}]"));
+                    let same = there
+                        .iter()
+                        .find(|there| key.is_some() && key_of(there) == key);
                     match same {
-                        Some(there) => compare(path, wanted, Some(there), all),
+                        Some(there) => compare(&path, wanted, Some(there), written, all),
                         None => all.push(Difference {
-                            path: path.to_owned(),
+                            path,
                             expected: wanted.clone(),
                             found: None,
                         }),
@@ -132,16 +194,17 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Messages of a list that speak of the same thing: the same mount, device, variable or limit.
-fn same_key(one: &Value, other: &Value) -> bool {
+/// The key of a message in a list, and its name: messages of the same key are of the same mount, device, variable or limit.
+fn key_of(message: &Value) -> Option<(&'static str, &Value)> {
     let keys = ["container_id", "destination", "path", "key", "type", "name"];
-    let key = keys.iter().find(|key| one.get(**key).is_some());
-    key.is_some_and(|key| one.get(*key) == other.get(*key))
+    keys.iter().find_map(|key| Some((*key, message.get(*key)?)))
 }
 
 fn below(path: &str, key: &str) -> String {
+    let is_map = |field: Field| matches!(place(field), Some(Place::Map(at)) if at[1..].replace('/', ".") == path);
     match path {
         "" => key.to_owned(),
+        path if FieldMask::ALL.iter().any(is_map) => format!("{path}[{key:?}]"),
         path => format!("{path}.{key}"),
     }
 }
@@ -167,8 +230,23 @@ mod tests {
         found.add_env("A", "1").add_env("B", "2").memory_limit(7);
         let mut wanted = ContainerAdjustment::default();
         wanted.add_env("B", "2");
-        assert_includes(&wanted, &found);
-        assert_includes(&ContainerAdjustment::default(), &found);
+        assert_eq!(differences(&wanted, &found), []);
+        assert_eq!(differences(&ContainerAdjustment::default(), &found), []);
+    }
+
+    #[test]
+    fn a_default_that_is_written_in_json_is_asked_for() {
+        let env = |value: &str| json!({"env": [{"key": "A", "value": value}]});
+        assert_eq!(
+            lines(env(""), env("1")),
+            ["env[\"A\"].value: expected \"\", found \"1\""]
+        );
+        let options = json!({"mounts": [{"destination": "/a", "options": []}]});
+        assert_eq!(lines(options.clone(), options).len(), 0);
+        assert_eq!(
+            lines(json!({"args": []}), json!({"args": ["sh"]})),
+            ["args: expected [], found [\"sh\"]"]
+        );
     }
 
     #[test]
@@ -176,11 +254,11 @@ mod tests {
         let env = |value: &str| json!({"env": [{"key": "A", "value": value}]});
         assert_eq!(
             lines(env("1"), env("2")),
-            ["env.value: expected \"1\", found \"2\""]
+            ["env[\"A\"].value: expected \"1\", found \"2\""]
         );
         assert_eq!(
             lines(env("1"), json!({"env": []})),
-            ["env: expected {\"key\":\"A\",\"value\":\"1\"}, found nothing"]
+            ["env[\"A\"]: expected {\"key\":\"A\",\"value\":\"1\"}, found nothing"]
         );
     }
 
@@ -205,7 +283,7 @@ mod tests {
         assert!(lines(limit(json!({"value": 0})), limit(json!({"value": 0}))).is_empty());
         assert_eq!(
             lines(limit(json!({"value": 0})), limit(json!({"value": 5}))),
-            ["limit.value: expected 0, found 5"]
+            ["limit: expected 0, found 5"]
         );
         assert_eq!(
             lines(limit(json!({"value": 5})), limit(Value::Null)).len(),
@@ -218,7 +296,7 @@ mod tests {
         let map = |value: Value| json!({"annotations": value});
         assert_eq!(
             lines(map(json!({"a": ""})), map(json!({}))),
-            ["annotations.a: expected \"\", found nothing"]
+            ["annotations[\"a\"]: expected \"\", found nothing"]
         );
         assert!(lines(map(json!({"a": ""})), map(json!({"a": ""}))).is_empty());
     }

@@ -10,6 +10,7 @@
 //!     Context, CreateAnswer, Plugin, Result,
 //!     adjust::Adjust,
 //!     proto::{Container, ContainerAdjustment, PodSandbox},
+//!     testing::{FakeRuntime, assert_only, container, pod},
 //! };
 //! use nri_testing::{FakeRuntime, assert_includes, container, pod};
 //!
@@ -34,7 +35,7 @@
 //!
 //! let mut wanted = ContainerAdjustment::default();
 //! wanted.add_env("POD", "web");
-//! assert_includes(&wanted, &created.merged.adjust);
+//! assert_only(&created, &wanted);
 //! # });
 //! ```
 
@@ -46,7 +47,7 @@ mod objects;
 mod runtime;
 
 pub use builder::Builder;
-pub use differences::{Difference, assert_includes, differences, includes};
+pub use differences::{Difference, assert_has, assert_only, differences, includes};
 pub use flavor::Flavor;
 pub use memory::{Happening, Place, Wish, WishKind};
 pub use objects::{ContainerBuilder, PodBuilder, container, pod};

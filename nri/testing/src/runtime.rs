@@ -71,7 +71,9 @@ impl Builder {
             let pod = self.filled_pod(&memory, pod);
             for container in containers {
                 let mut container = self.filled_container(&memory, &pod, container);
-                container.state = ContainerState::ContainerRunning as i32;
+                if container.state == ContainerState::ContainerUnknown as i32 {
+                    container.state = ContainerState::ContainerRunning as i32;
+                }
                 memory.put_container(container);
             }
             memory.put_pod(pod);

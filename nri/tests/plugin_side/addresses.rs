@@ -82,10 +82,7 @@ async fn a_text_that_is_no_address_vetoes_the_pod_by_its_name() {
         text.contains("plugin 10-a sets adjust.network.ips \"192.0.2.7/24\""),
         "{text}"
     );
-    assert!(matches!(
-        refused.deliveries[0].outcome,
-        Outcome::Conflict(_)
-    ));
+    assert!(matches!(refused.deliveries[0].outcome, Outcome::Invalid(_)));
 }
 
 #[tokio::test]

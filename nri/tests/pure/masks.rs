@@ -197,7 +197,7 @@ fn what_a_plugin_set_is_named_by_field_and_key() {
     let taken = merge.apply(&plugin("10-a"), answer);
     taken.expect("one plugin");
     let of = |id: &str| merge.owners().set_by(&plugin(id));
-    assert_eq!(of("10-a"), ["MemLimit", "Env A"]);
+    assert_eq!(of("10-a"), ["linux.resources.memory.limit", "env[\"A\"]"]);
     assert_eq!(of("20-b"), [""; 0]);
 }
 

@@ -22,6 +22,7 @@ fn outcomes() -> Vec<Outcome> {
         Outcome::Lost(why()),
         Outcome::Garbled(why()),
         Outcome::Conflict(why()),
+        Outcome::Invalid(why()),
         Outcome::Denied(why()),
         Outcome::Skipped,
         Outcome::NotSubscribed,
@@ -91,6 +92,7 @@ fn a_refusal_vetoes_every_setup_event_and_names_plugin_event_and_cause() {
                 Outcome::Refused(_)
                     | Outcome::Unsent(_)
                     | Outcome::Conflict(_)
+                    | Outcome::Invalid(_)
                     | Outcome::Denied(_)
                     | Outcome::Cancelled
             );
@@ -283,6 +285,7 @@ fn only_teardown_that_a_must_run_plugin_did_not_acknowledge_is_journalled() {
             Outcome::Answered
                 | Outcome::Refused(_)
                 | Outcome::Conflict(_)
+                | Outcome::Invalid(_)
                 | Outcome::Denied(_)
                 | Outcome::NotSubscribed
         );

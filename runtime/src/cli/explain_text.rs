@@ -116,7 +116,7 @@ fn change(change: &Change, paint: &Paint) -> String {
     let key = change
         .key
         .as_ref()
-        .map_or(String::new(), |key| format!(" {}", clean(key)));
+        .map_or(String::new(), |key| format!("[{key:?}]"));
     match change.deed {
         Deed::Removed => paint.with(Tint::Bad, &format!("- {field}{key}")),
         Deed::Overridden => paint.with(
@@ -226,7 +226,7 @@ mod tests {
         };
         let removed = Change {
             deed: Deed::Removed,
-            ..set("Mounts", "/old", None)
+            ..set("mounts", "/old", None)
         };
         let mount =
             json!({"destination": "/data", "source": "/srv", "options": [], "type": "bind"});
@@ -246,13 +246,13 @@ mod tests {
                     "10-a",
                     "answered",
                     None,
-                    vec![set("Mounts", "/data", Some(mount)), removed],
+                    vec![set("mounts", "/data", Some(mount)), removed],
                 ),
                 said(
                     "15-longer",
                     "answered",
                     None,
-                    vec![set("Env", "SECRET", None)],
+                    vec![set("env", "SECRET", None)],
                 ),
                 said("20-idle", "answered", None, Vec::new()),
                 said("30-b", "denied", Some("it may not touch Args"), Vec::new()),
@@ -271,10 +271,10 @@ image     busybox:1
 
 plugins, in the order in which they were asked
   10-a       2 changes  0.42 ms
-      + Mounts /data = {\"destination\":\"/data\",\"source\":\"/srv\",\"type\":\"bind\"}
-      - Mounts /old
+      + mounts[\"/data\"] = {\"destination\":\"/data\",\"source\":\"/srv\",\"type\":\"bind\"}
+      - mounts[\"/old\"]
   15-longer  1 change  0.42 ms
-      + Env SECRET (value not shown)
+      + env[\"SECRET\"] (value not shown)
   20-idle    changed nothing  0.42 ms
   30-b       denied: it may not touch Args  0.42 ms
 

@@ -54,7 +54,7 @@ pub struct Said {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub deed: Deed,
-    /// As NRI names it, such as `Mounts`.
+    /// Its path in an adjustment, such as `mounts`.
     pub field: String,
     /// Of fields that have keys: the destination of a mount, the name of a variable.
     pub key: Option<String>,

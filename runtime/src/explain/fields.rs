@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nri::{
     owners::Owner,
-    place::{Place, place},
+    place::{Place, path, place},
 };
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
@@ -67,7 +67,7 @@ fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) ->
     };
     Change {
         deed,
-        field: field.as_str_name().to_owned(),
+        field: path(field, None),
         key: key.cloned(),
         value,
     }
@@ -93,10 +93,10 @@ fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
     }
 }
 
-/// What the event log names as set, such as `Env DEMO`: the field, its key, and no value.
+/// What the event log names as set, such as `env["DEMO"]`: the field, its key, and no value.
 pub(super) fn named(changed: &str) -> Change {
-    let (field, key) = match changed.split_once(' ') {
-        Some((field, key)) => (field, Some(key.to_owned())),
+    let (field, key) = match changed.strip_suffix(']').and_then(|c| c.split_once('[')) {
+        Some((field, key)) => (field, serde_json::from_str(key).ok()),
         None => (changed, None),
     };
     Change {
@@ -235,11 +235,11 @@ mod tests {
         let changes = changes(&owners, &adjustment, "10-a");
         assert_eq!(changes.len(), Field::MemoryPolicy as usize);
         for change in &changes {
-            let hidden = change.field == "Env";
+            let hidden = change.field == "env";
             assert_eq!(change.value.is_none(), hidden, "{change:?}");
         }
         let of = |field: Field| {
-            let found = changes.iter().find(|c| c.field == field.as_str_name());
+            let found = changes.iter().find(|c| c.field == path(field, None));
             found.and_then(|c| c.value.clone()).expect("a value")
         };
         assert_eq!(of(Field::MemLimit), 1);
@@ -259,10 +259,7 @@ mod tests {
         assert_eq!(super::owners(&owners), ["10-a", "20-b"]);
         let changes = changes(&owners, &adjustment, "20-b");
         let deeds: Vec<_> = changes.iter().map(|c| (c.field.as_str(), c.deed)).collect();
-        assert_eq!(
-            deeds,
-            [("OciHooks", Deed::Added), ("Mounts", Deed::Removed)]
-        );
+        assert_eq!(deeds, [("hooks", Deed::Added), ("mounts", Deed::Removed)]);
         assert_eq!(changes[1].value, None);
     }
 

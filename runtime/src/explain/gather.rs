@@ -347,7 +347,7 @@ mod tests {
         let mut events = events.to_vec();
         let mut set = answer("10-a", Outcome::Answered);
         if let What::Plugin { changed, .. } = &mut set {
-            changed.push("Mounts /data".to_owned());
+            changed.push("mounts[\"/data\"]".to_owned());
         }
         events.extend([event("c3", set), Arc::new(failed)]);
         let found = refused(&events, "web").expect("it failed");
@@ -358,7 +358,7 @@ mod tests {
         let change = &found.plugins[0].changes[0];
         assert_eq!(
             (change.field.as_str(), change.key.as_deref()),
-            ("Mounts", Some("/data"))
+            ("mounts", Some("/data"))
         );
         assert_eq!(refused(&events, "pod"), None);
     }

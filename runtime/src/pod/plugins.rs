@@ -143,7 +143,7 @@ fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
         From::TimedOut => To::TimedOut,
         From::Lost(reason) => To::Lost(reason.clone()),
         From::Garbled(reason) => To::Garbled(reason.clone()),
-        From::Conflict(reason) => To::Conflict(reason.clone()),
+        From::Conflict(reason) | From::Invalid(reason) => To::Conflict(reason.clone()),
         From::Denied(reason) => To::Denied(reason.clone()),
         From::Skipped => To::Skipped,
         From::NotSubscribed => To::NotSubscribed,

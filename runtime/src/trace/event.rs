@@ -70,7 +70,7 @@ pub enum What {
         took_ns: u64,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adjusted: bool,
-        /// Names of the changed fields, such as `Mounts /data` or `Env DEMO`; never a value.
+        /// Paths of what it set, such as `mounts["/data"]` or `env["DEMO"]`; never a value.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
         #[serde(default, skip_serializing_if = "is_zero")]

@@ -63,10 +63,10 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     assert!(output.status.success(), "{}", shown(&output));
     for line in [
         "10-first   3 changes",
-        "+ Env SECRET (value not shown)",
-        "+ Annotations first = \"was here\"",
+        "+ env[\"SECRET\"] (value not shown)",
+        "+ annotations[\"first\"] = \"was here\"",
         "20-second  1 change",
-        "+ MemLimit = 67108864",
+        "+ linux.resources.memory.limit = 67108864",
         "30-idle    changed nothing",
         "+       \"SECRET=…\"",
     ] {
@@ -89,11 +89,11 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
         assert_eq!(explained["container"]["id"], container.id.as_str());
         assert_eq!(explained["container"]["state"], "running");
         assert_eq!(
-            change(&explained, "20-second", "MemLimit")["value"],
+            change(&explained, "20-second", "linux.resources.memory.limit")["value"],
             64 << 20
         );
         assert_eq!(
-            change(&explained, "10-first", "Annotations")["key"],
+            change(&explained, "10-first", "annotations")["key"],
             "first"
         );
         let limit = "/linux/resources/memory/limit";
@@ -156,7 +156,7 @@ async fn a_container_whose_adjustment_cannot_be_made_is_explained_with_who_set_i
     let text = stdout(&daemon.cairn(&["explain", "p/web"]).await);
     for line in [
         "10-typo  1 change",
-        "+ Mounts /data",
+        "+ mounts[\"/data\"]",
         "\nnot created: ",
         "\"r0\" is not an option",
     ] {
@@ -185,8 +185,8 @@ async fn a_change_that_a_later_plugin_overrode_is_told_as_such() {
     pod.create("web", &["true"]).await;
     let text = stdout(&daemon.cairn(&["explain", "web"]).await);
     assert!(
-        text.contains("~ Env GREETING (overridden by a plugin behind it)")
-            && text.contains("+ Env GREETING (value not shown)"),
+        text.contains("~ env[\"GREETING\"] (overridden by a plugin behind it)")
+            && text.contains("+ env[\"GREETING\"] (value not shown)"),
         "{text}"
     );
     pod.end().await;

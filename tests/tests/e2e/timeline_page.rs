@@ -63,7 +63,7 @@ async fn a_failed_start_is_told_on_the_page_with_the_plugin_that_refused_it_and_
             .is_some_and(|l| l.iter().any(|l| l == lane));
         assert!(there, "{lane}: {lanes}");
     }
-    assert!(text.contains("Env SECRET") && !text.contains("hunter2"));
+    assert!(text.contains(r#"env[\"SECRET\"]"#) && !text.contains("hunter2"));
 
     // What was recorded draws the same without the daemon.
     let log = daemon.path("events");

@@ -1,7 +1,8 @@
-//! What no runtime can carry out in an adjustment. Pure.
+//! What no runtime can carry out in an adjustment. Pure, but for a look whether the path of a namespace is there.
 //!
 //! Removal markers (`-key`) are left alone: they name what goes.
 
+mod host;
 mod known;
 
 use std::path::Path;
@@ -10,15 +11,24 @@ use nri::{
     adjust::RLIMITS,
     owners::removal,
     proto::{
-        ContainerAdjustment, Hook, IoPrioClass, LinuxContainerAdjustment, LinuxDevice,
-        LinuxResources, Mount, PosixRlimit,
+        Container, ContainerAdjustment, Hook, IoPrioClass, LinuxContainerAdjustment, LinuxDevice,
+        LinuxResources, Mount, PodSandbox, PosixRlimit,
     },
 };
 
+pub(crate) use host::Host;
+use host::{is_within, ranges};
 use known::{NAMESPACES, SYSCTLS, is_mount_option};
 
-/// Everything wrong, a line each.
-pub(crate) fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
+/// No process starts with less: CRI-O refuses less than 500 KiB for crun, and than 12 MiB for runc.
+const LEAST_MEMORY: i64 = 500 << 10;
+
+/// Everything wrong, a line each. `namespaces`: paths that are there, as [`namespaces_of`] has them.
+pub(crate) fn wrong(
+    adjust: &ContainerAdjustment,
+    host: &Host,
+    namespaces: &[String],
+) -> Vec<String> {
     let mut all = Vec::new();
     for mount in adjust.mounts.iter().filter(|m| kept(&m.destination)) {
         mount_wrong(mount, &mut all);
@@ -57,7 +67,7 @@ pub(crate) fn wrong(adjust: &ContainerAdjustment) -> Vec<String> {
         }
     }
     if let Some(linux) = &adjust.linux {
-        linux_wrong(linux, &mut all);
+        linux_wrong(linux, host, namespaces, &mut all);
     }
     all
 }
@@ -130,7 +140,12 @@ fn hook_wrong(hook: &Hook, all: &mut Vec<String>) {
     }
 }
 
-fn linux_wrong(linux: &LinuxContainerAdjustment, all: &mut Vec<String>) {
+fn linux_wrong(
+    linux: &LinuxContainerAdjustment,
+    host: &Host,
+    namespaces: &[String],
+    all: &mut Vec<String>,
+) {
     for device in linux.devices.iter().filter(|d| kept(&d.path)) {
         device_wrong(device, all);
     }
@@ -138,10 +153,19 @@ fn linux_wrong(linux: &LinuxContainerAdjustment, all: &mut Vec<String>) {
         if !NAMESPACES.contains(&namespace.r#type.as_str()) {
             all.push(format!("namespace {:?}: no such type", namespace.r#type));
         }
-        if !namespace.path.is_empty() && !Path::new(&namespace.path).is_absolute() {
+        let path = Path::new(&namespace.path);
+        if !namespace.path.is_empty() && !path.is_absolute() {
             all.push(format!(
-                "namespace {:?}: {:?} must be an absolute path",
-                namespace.r#type, namespace.path
+                "namespace {:?}: {path:?} must be an absolute path",
+                namespace.r#type
+            ));
+        } else if !namespaces.contains(&namespace.path)
+            && !namespace.path.is_empty()
+            && !path.exists()
+        {
+            all.push(format!(
+                "namespace {:?}: {path:?} is neither on this host nor in the pod",
+                namespace.r#type
             ));
         }
     }
@@ -164,7 +188,7 @@ fn linux_wrong(linux: &LinuxContainerAdjustment, all: &mut Vec<String>) {
         all.push(format!("io_priority {}: must be from 0 to 7", io.priority));
     }
     if let Some(resources) = &linux.resources {
-        all.extend(resources_wrong(resources));
+        all.extend(resources_wrong(resources, host));
     }
 }
 
@@ -184,7 +208,7 @@ fn device_wrong(device: &LinuxDevice, all: &mut Vec<String>) {
 }
 
 /// What is wrong with resources, of an adjustment or an update.
-pub(crate) fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
+pub(crate) fn resources_wrong(resources: &LinuxResources, host: &Host) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(memory) = &resources.memory {
         let limits = [
@@ -199,11 +223,27 @@ pub(crate) fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
                 all.push(format!("memory {name} {value}: must be -1 or more"));
             }
         }
+        if let Some(limit) = memory.limit.as_ref().map(|l| l.value)
+            && (1..LEAST_MEMORY).contains(&limit)
+        {
+            all.push(format!(
+                "memory limit {limit}: no process starts with less than {LEAST_MEMORY}"
+            ));
+        }
     }
     if let Some(cpu) = &resources.cpu {
-        for (name, list) in [("cpus", &cpu.cpus), ("mems", &cpu.mems)] {
+        let lists = [
+            ("cpus", &cpu.cpus, &host.cpus),
+            ("mems", &cpu.mems, &host.mems),
+        ];
+        for (name, list, there) in lists {
             if !is_list(list) {
                 all.push(format!("cpu {name} {list:?}: must be a list such as 0-3,7"));
+            } else if let Some(there) = there
+                && !list.is_empty()
+                && !is_within(list, there)
+            {
+                all.push(format!("cpu {name} {list:?}: the host has {there}"));
             }
         }
     }
@@ -228,14 +268,19 @@ pub(crate) fn resources_wrong(resources: &LinuxResources) -> Vec<String> {
     all
 }
 
-/// `0-3,7`, as the kernel reads lists.
-fn is_list(list: &str) -> bool {
-    let number = |text: &str| text.parse::<u32>().ok();
-    list.is_empty()
-        || list.split(',').all(|range| match range.split_once('-') {
-            Some((from, to)) => matches!((number(from), number(to)), (Some(a), Some(b)) if a <= b),
-            None => number(range).is_some(),
-        })
+/// Whether it is a list such as `0-3,7`, or empty.
+pub(crate) fn is_list(list: &str) -> bool {
+    list.is_empty() || ranges(list).is_some()
+}
+
+/// Paths of namespaces that the runtime itself names to plugins: these are there.
+pub(crate) fn namespaces_of(pod: Option<&PodSandbox>, container: &Container) -> Vec<String> {
+    let of_pod = pod
+        .and_then(|pod| pod.linux.as_ref())
+        .map(|l| &l.namespaces);
+    let of_container = container.linux.as_ref().map(|l| &l.namespaces);
+    let all = of_pod.into_iter().chain(of_container).flatten();
+    all.map(|namespace| namespace.path.clone()).collect()
 }
 
 #[cfg(test)]
@@ -247,7 +292,11 @@ mod tests {
     fn of(change: impl FnOnce(&mut ContainerAdjustment)) -> Vec<String> {
         let mut adjust = ContainerAdjustment::default();
         change(&mut adjust);
-        wrong(&adjust)
+        let host = Host {
+            cpus: Some("0-1,4".to_owned()),
+            mems: None,
+        };
+        wrong(&adjust, &host, &["/run/netns/of-the-pod".to_owned()])
     }
 
     fn mount(destination: &str, source: &str, options: &[&str]) -> Mount {
@@ -268,8 +317,39 @@ mod tests {
             adjust.mounts.push(mount("-/gone", "", &[]));
             adjust.add_env("A", "1").memory_limit(-1);
             adjust.add_rlimit("RLIMIT_NOFILE", 10, 5);
+            adjust.cpuset_cpus("1,4").cpuset_mems("7");
+            add_namespace(adjust, "/run/netns/of-the-pod");
+            add_namespace(adjust, "/proc/self/ns/net");
         });
         assert_eq!(all, Vec::<String>::new());
+    }
+
+    fn add_namespace(adjust: &mut ContainerAdjustment, path: &str) {
+        let namespaces = &mut adjust.linux.get_or_insert_default().namespaces;
+        namespaces.push(nri::proto::LinuxNamespace {
+            r#type: "network".into(),
+            path: path.into(),
+        });
+    }
+
+    #[test]
+    fn what_this_host_cannot_do_is_named() {
+        for (all, part) in [
+            (
+                of(|a| _ = a.cpuset_cpus("0-4")),
+                "cpus \"0-4\": the host has 0-1,4",
+            ),
+            (of(|a| _ = a.cpuset_cpus("64-65")), "the host has 0-1,4"),
+            (of(|a| _ = a.memory_limit(4096)), "memory limit 4096"),
+            (
+                of(|a| add_namespace(a, "/run/netns/nope")),
+                "\"/run/netns/nope\" is neither on this host nor in the pod",
+            ),
+            (of(|a| _ = a.add_env("", "x")), "variable \"\": no name"),
+        ] {
+            assert_eq!(all.len(), 1, "{all:?}");
+            assert!(all[0].contains(part), "{part} is not in {all:?}");
+        }
     }
 
     #[test]

@@ -5,22 +5,38 @@ use std::fmt::Write as _;
 use nri_record::{REDACTED, json::is_map};
 use serde_json::{Map, Value};
 
-use super::toml::{inline, key};
+use crate::line::{inline, key};
 
-/// Lines of a step, as far as a scenario can ask for it. `named`: the name of a container of this id.
-pub(super) fn expected(answer: &Value, named: impl Fn(&str) -> Option<String>) -> String {
+/// Lines of a step, as far as a scenario can ask for it. `named`: the name of a container of this id; `own`: the id of the one
+/// that is updated.
+pub(super) fn expected(
+    answer: &Value,
+    own: Option<&str>,
+    named: impl Fn(&str) -> Option<String>,
+) -> String {
     let mut lines = String::new();
     let mut adjust = answer.get("adjust").cloned().unwrap_or(Value::Null);
     without_removals(&mut adjust, "", false);
     for (field, value) in adjust.as_object().into_iter().flatten() {
         let _ = writeln!(lines, "expect.adjust.{} = {}", key(field), inline(value));
     }
-    for (list, wanted) in [("update", "updates"), ("evict", "evictions")] {
-        let all = answer.get(list).and_then(Value::as_array);
-        let all = all.cloned().unwrap_or_default().into_iter();
-        let all = all.filter_map(|mut one| {
-            let name = named(one.get("container_id")?.as_str()?)?;
-            one["container_id"] = name.into();
+    let list = |name: &str| {
+        let all = answer.get(name).and_then(Value::as_array);
+        all.cloned().unwrap_or_default()
+    };
+    let of = |one: &Value| Some(one.get("container_id")?.as_str()?.to_owned());
+    let (of_own, updates) = list("update")
+        .into_iter()
+        .partition::<Vec<_>, _>(|one| own.is_some() && of(one).as_deref() == own);
+    let resources = of_own
+        .iter()
+        .filter_map(|one| one.pointer("/linux/resources"));
+    for (field, value) in resources.filter_map(Value::as_object).flatten() {
+        let _ = writeln!(lines, "expect.resources.{} = {}", key(field), inline(value));
+    }
+    for (all, wanted) in [(updates, "updates"), (list("evict"), "evictions")] {
+        let all = all.into_iter().filter_map(|mut one| {
+            one["container_id"] = named(&of(&one)?)?.into();
             one.as_object_mut()?.remove("ignore_failure");
             Some(one)
         });
@@ -28,6 +44,10 @@ pub(super) fn expected(answer: &Value, named: impl Fn(&str) -> Option<String>) -
         if !all.is_empty() {
             let _ = writeln!(lines, "expect.{wanted} = {}", inline(&all.into()));
         }
+    }
+    let is_nothing = |value: &Value| value.as_object().is_none_or(Map::is_empty);
+    if is_nothing(answer) {
+        lines.push_str("expect.unchanged = true\n");
     }
     lines
 }

@@ -4,12 +4,11 @@ mod expected;
 mod pod;
 mod quantity;
 mod recording;
-mod toml;
 
 use std::fmt::Write as _;
 
+use crate::line::quoted;
 use pod::{Container, Pod};
-use toml::quoted;
 
 pub(crate) use recording::scenario as from_script;
 

@@ -9,11 +9,11 @@ use std::{
 use nri_record::{Failure, Side};
 use serde_json::Value;
 
-use super::{
-    expected::expected,
-    toml::{inline, key, quoted},
+use super::expected::expected;
+use crate::{
+    line::{inline, key, quoted},
+    replay::{Answer, Call, Script},
 };
-use crate::replay::{Answer, Call, Script};
 
 /// What a runtime fills in by itself.
 const OF_THE_RUNTIME: [&str; 8] = [
@@ -57,6 +57,8 @@ struct Told {
     joined: bool,
     /// What is expected of the plugin when it joins.
     of_join: String,
+    /// The pods and containers of the parts of Synchronize so far.
+    listed: (Vec<Value>, Vec<Value>),
     names: BTreeSet<String>,
     /// Names in the scenario, by id.
     pods: BTreeMap<String, Object>,
@@ -75,7 +77,7 @@ impl Told {
             "Configure" => self.configure(call),
             "Synchronize" => self.synchronize(call),
             _ => {
-                self.join();
+                self.join(&[]);
                 self.event(call);
             }
         }
@@ -108,38 +110,72 @@ impl Told {
         }
     }
 
-    fn join(&mut self) {
+    fn join(&mut self, pods: &[String]) {
         if !std::mem::replace(&mut self.joined, true) {
             self.step("join", &[]);
+            if !pods.is_empty() {
+                let pods = inline(&pods.into());
+                let _ = writeln!(self.steps, "pods = {pods}");
+            }
             self.steps.push_str(&self.of_join);
         }
     }
 
-    /// What was there when the plugin came comes after it here.
+    /// What was there when the plugin came, once the last part of it is there.
     fn synchronize(&mut self, call: &Call) {
-        self.join();
         let list = |key: &str| {
             let list = call.message.get(key).and_then(Value::as_array);
             list.cloned().unwrap_or_default()
         };
-        let (pods, containers) = (list("pods"), list("containers"));
-        if !pods.is_empty() {
-            self.steps
-                .push_str("\n# These were there when the plugin joined.\n");
+        self.listed.0.extend(list("pods"));
+        self.listed.1.extend(list("containers"));
+        if call.message.get("more").and_then(Value::as_bool) == Some(true) {
+            return;
         }
+        let (pods, containers) = std::mem::take(&mut self.listed);
+        // The plugin was shown the list once more: it has learnt of each since.
+        if self.joined {
+            return;
+        }
+        let mut names = Vec::new();
         for pod in &pods {
-            self.pod(pod);
-        }
-        for container in &containers {
-            let of = container.get("pod_sandbox_id").and_then(Value::as_str);
-            let pod = pods
-                .iter()
-                .find(|pod| pod.get("id").and_then(Value::as_str) == of);
-            if let Some(name) = pod.and_then(|pod| self.container(pod, container))
-                && container.get("state").and_then(Value::as_i64) == Some(3)
-            {
-                self.step("start", &[("container", &name)]);
+            let Some(id) = self.known_pod(pod) else {
+                continue;
+            };
+            let mut of_pod = Vec::new();
+            for container in &containers {
+                if container.get("pod_sandbox_id").and_then(Value::as_str) == Some(&id) {
+                    of_pod.push((self.name(container), container));
+                }
             }
+            let listed: Vec<_> = of_pod.iter().map(|(name, _)| name.clone()).collect();
+            if !listed.is_empty() {
+                let _ = writeln!(self.objects, "containers = {}", inline(&listed.into()));
+            }
+            for (name, container) in of_pod {
+                self.table("container", &name, container);
+                // A plain one runs.
+                if let Some(state) = container.get("state").filter(|state| **state != 3) {
+                    let _ = writeln!(self.objects, "state = {}", inline(state));
+                }
+                let object = Object {
+                    name,
+                    pod: id.clone(),
+                    there: true,
+                };
+                self.containers
+                    .insert(self::id(container).to_owned(), object);
+            }
+            if let Some(object) = self.pods.get_mut(&id) {
+                object.there = true;
+                names.push(object.name.clone());
+            }
+        }
+        self.join(&names);
+        if let Answer::Message(answer) = &call.answer
+            && !names.is_empty()
+        {
+            self.expect(answer, None);
         }
     }
 
@@ -171,7 +207,12 @@ impl Told {
             "StartContainer" => self.asked("start", call, pod, container),
             "UpdateContainer" => self.asked("update", call, pod, container),
             "StopContainer" => {
-                self.of_container("stop", pod, container);
+                if self.of_container("stop", pod, container)
+                    && let Answer::Message(answer) = &call.answer
+                    && answer.get("update").is_some()
+                {
+                    self.expect(answer, None);
+                }
             }
             "RemoveContainer" => {
                 self.of_container("remove", pod, container);
@@ -188,7 +229,12 @@ impl Told {
     fn asked(&mut self, what: &str, call: &Call, pod: &Value, container: &Value) {
         if self.of_container(what, pod, container) {
             self.message(call, "linux_resources", "resources");
-            self.refused(call, |_| ());
+            match &call.answer {
+                Answer::Message(answer) if what == "update" => {
+                    self.expect(answer, Some(id(container)));
+                }
+                _ => self.refused(call, |_| ()),
+            }
         }
     }
 
@@ -198,16 +244,16 @@ impl Told {
             return;
         }
         match &call.answer {
-            Answer::Message(answer) => self.expect(answer),
+            Answer::Message(answer) => self.expect(answer, None),
             _ => self.refused(call, |told| {
                 told.containers.remove(id(container));
             }),
         }
     }
 
-    fn expect(&mut self, answer: &Value) {
+    fn expect(&mut self, answer: &Value, own: Option<&str>) {
         let named = |id: &str| Some(self.containers.get(id)?.name.clone());
-        let lines = expected(answer, named);
+        let lines = expected(answer, own, named);
         self.steps.push_str(&lines);
     }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use nri::{
     Code, EventMask,
     mask::event_named,
-    merge::CreateMerge,
+    merge::{CreateMerge, MergeError},
     policy::Class,
     proto::{CreateContainerRequest, CreateContainerResponse, LinuxResources},
 };
@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{runtime::Came, script::Call};
 use crate::{
-    adjustment,
-    report::human::short,
+    adjustment::{self, Host},
+    report::short,
     rules::{Finding, Rule},
     scenario::unnamed,
 };
@@ -26,9 +26,17 @@ use crate::{
 pub(super) struct Known {
     there: BTreeSet<String>,
     removed: BTreeSet<String>,
+    host: Host,
 }
 
 impl Known {
+    pub(super) fn new(host: Host) -> Self {
+        Self {
+            host,
+            ..Self::default()
+        }
+    }
+
     /// What this call tells.
     pub(super) fn sees(&mut self, call: &Call) {
         let id = |container: &Value| container.get("id")?.as_str().map(str::to_owned);
@@ -74,7 +82,7 @@ impl Known {
                 }
                 if let Some(resources) = one.pointer("/linux/resources") {
                     let resources = LinuxResources::deserialize(resources).unwrap_or_default();
-                    let wrong = adjustment::resources_wrong(&resources);
+                    let wrong = adjustment::resources_wrong(&resources, &self.host);
                     findings.extend(Finding::bad_adjustment(wrong));
                 }
             }
@@ -96,7 +104,7 @@ pub(super) fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known
         Came::Answer { message, payload } => {
             let mut findings = known.of_updates(message);
             if method == "CreateContainer" {
-                findings.extend(of_adjustment(call, payload));
+                findings.extend(of_adjustment(call, payload, &known.host));
             }
             return findings;
         }
@@ -125,15 +133,22 @@ pub(super) fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known
     vec![Finding::new(rule, what)]
 }
 
-fn of_adjustment(call: &Call, payload: &[u8]) -> Vec<Finding> {
+fn of_adjustment(call: &Call, payload: &[u8], host: &Host) -> Vec<Finding> {
     let Ok(answer) = CreateContainerResponse::decode(payload) else {
         return Vec::new();
     };
-    let wrong = answer.adjust.as_ref().map(adjustment::wrong);
-    let mut findings: Vec<_> = Finding::bad_adjustment(wrong.unwrap_or_default()).collect();
     let request = CreateContainerRequest::deserialize(&call.message).unwrap_or_default();
-    if let Err(conflict) = CreateMerge::new(request).apply(&unnamed(), answer) {
-        findings.push(Finding::new(Rule::Conflict, conflict.to_string()));
+    let container = request.container.clone().unwrap_or_default();
+    let paths = adjustment::namespaces_of(request.pod.as_ref(), &container);
+    let adjust = answer.adjust.as_ref();
+    let wrong = adjust.map(|adjust| adjustment::wrong(adjust, host, &paths));
+    let mut findings: Vec<_> = Finding::bad_adjustment(wrong.unwrap_or_default()).collect();
+    if let Err(error) = CreateMerge::new(request).apply(&unnamed(), answer) {
+        let rule = match &error {
+            MergeError::Conflict(_) => Rule::Conflict,
+            _ => Rule::BadAnswer,
+        };
+        findings.push(Finding::new(rule, error.to_string()));
     }
     findings
 }

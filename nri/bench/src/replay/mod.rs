@@ -7,7 +7,6 @@
 //!                           report/
 //! ```
 
-mod differ;
 mod judge;
 mod own_calls;
 mod runtime;
@@ -22,11 +21,12 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use differ::Difference;
 pub(crate) use judge::subscribed;
 pub(crate) use script::{Answer, Call, Script, scripts};
 
 use crate::{
+    adjustment::Host,
+    differ::differences,
     plugin::{GRACE, How, Instance, Program},
     report::{Report, StepReport},
     rules::{Finding, Rule},
@@ -118,7 +118,7 @@ impl Replay {
             listener,
             program,
             instance: None,
-            known: Known::default(),
+            known: Known::new(Host::here(None)),
             events: None,
             old: false,
             awaited: Vec::new(),
@@ -206,7 +206,8 @@ impl Replay {
             if Instant::now() >= deadline {
                 let socket = self.program.socket.display();
                 return Err(format!(
-                    "no plugin has registered within {JOIN:?}: it must connect to {socket}"
+                    "no plugin has registered within {JOIN:?}: it must connect to {socket}{}",
+                    self.program.hint()
                 ));
             }
         }
@@ -245,7 +246,7 @@ impl Replay {
             step.outcome = Some(NOT_SUBSCRIBED);
             let nothing = serde_json::json!({});
             step.differences = match call.answer.as_value() {
-                Some(recorded) => differ::differences(&recorded, &nothing),
+                Some(recorded) => differences(&recorded, &nothing),
                 None => Vec::new(),
             };
             // That it does not subscribe is said once, at Configure.
@@ -296,7 +297,7 @@ impl Replay {
             Came::Lost(why) => (serde_json::json!({ "error": why }), LOST),
         };
         match call.answer.as_value() {
-            Some(recorded) => step.differences = differ::differences(&recorded, &now),
+            Some(recorded) => step.differences = differences(&recorded, &now),
             None => step.note("the recorded answer is not on file: not compared"),
         }
         step.outcome = Some(match (outcome, step.differences.is_empty()) {
@@ -323,7 +324,7 @@ impl Replay {
         let mut findings = self.tap.take_findings();
         if let Some(mut instance) = self.instance.take() {
             let launched = self.program.is_launched() && self.report.not_joined.is_none();
-            if launched && !instance.ends_within(GRACE).await {
+            if launched && instance.ends_within(GRACE).await.is_none() {
                 let what = format!("it was there {GRACE:?} after its connection was lost");
                 findings.push(Finding::new(Rule::OutlivesRuntime, what));
             }

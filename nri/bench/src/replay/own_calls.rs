@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{DIFFERENT, Replay, SAME, differ::differences, runtime::Runtime, script::Call, title};
-use crate::report::StepReport;
+use super::{DIFFERENT, Replay, SAME, runtime::Runtime, script::Call, title};
+use crate::{differ::differences, report::StepReport};
 
 /// How long a call that the plugin made then may take to come.
 const OWN_CALL: Duration = Duration::from_secs(1);

@@ -14,10 +14,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
-    differ::differences,
-    script::{Answer, Call},
-};
+use super::script::{Answer, Call};
+use crate::differ::differences;
 
 const PIECE: usize = 16 << 10;
 

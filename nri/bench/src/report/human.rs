@@ -1,9 +1,9 @@
 //! A report as lines, in colour where it is wanted.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
-use super::{Report, StepReport};
-use crate::{changes::Change, replay::Difference};
+use super::{Report, StepReport, short};
+use crate::{changes::Change, differ::Difference};
 
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
@@ -77,6 +77,7 @@ fn verdict(report: &Report, paint: Paint) -> String {
 
 fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     let (mark, colour) = match (step.held(), step.outcome) {
+        _ if step.skipped.is_some() => ("skipped", YELLOW),
         (true, outcome) => (outcome.unwrap_or("ok"), GREEN),
         // The answer is as it was, and breaks a rule.
         (false, None | Some("same")) => ("FAILED", RED),
@@ -95,7 +96,7 @@ fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     for difference in &step.differences {
         let _ = writeln!(out, "      {}", render_difference(difference, paint));
     }
-    for note in &step.notes {
+    for note in step.skipped.iter().chain(&step.notes) {
         let _ = writeln!(out, "      {}", paint.as_(DIM, note));
     }
     for failure in &step.failures {
@@ -113,31 +114,20 @@ fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     }
 }
 
+/// After the mark a line of TOML, which `expect` of a scenario may have.
 fn render_change(change: &Change, paint: Paint) -> String {
-    let Change {
-        what,
-        before,
-        after,
-        by,
-    } = change;
-    let by = paint.as_(DIM, &format!("[{}]", by.join(", ")));
-    match (before, after) {
-        (Some(before), Some(after)) => {
-            let line = format!("~ {what}: {before} -> {after}");
-            format!("{} {by}", paint.as_(YELLOW, &line))
-        }
-        (None, Some(after)) => {
-            let line = format!("+ {what}: {after}");
-            format!(
-                "{} {by}",
-                paint.as_(GREEN, line.trim_end_matches([' ', ':']))
-            )
-        }
-        (before, None) => {
-            let was = before.as_ref().map_or(String::new(), |b| format!(": {b}"));
-            format!("{} {by}", paint.as_(RED, &format!("- {what}{was}")))
-        }
+    let mut comment = change.by.join(", ");
+    if let (Some(before), Some(_)) = (&change.before, &change.after) {
+        let _ = write!(comment, ", was {before}");
     }
+    let (colour, line) = match (&change.before, &change.expect) {
+        (Some(_), Some(now)) => (YELLOW, format!("~ {now}")),
+        (None, Some(now)) => (GREEN, format!("+ {now}")),
+        (Some(before), None) => (RED, format!("- {}: {before}", change.path)),
+        (None, None) => (RED, format!("- {}", change.path)),
+    };
+    let comment = paint.as_(DIM, &format!("# {comment}"));
+    format!("{} {comment}", paint.as_(colour, &line))
 }
 
 fn render_difference(difference: &Difference, paint: Paint) -> String {
@@ -151,15 +141,5 @@ fn render_difference(difference: &Difference, paint: Paint) -> String {
         (None, Some(now)) => paint.as_(GREEN, &format!("+ {path}: {now}")),
         (Some(recorded), None) => paint.as_(RED, &format!("- {path}: {recorded}")),
         (None, None) => path.clone(),
-    }
-}
-
-/// A time with three digits or so.
-pub(crate) fn short(duration: Duration) -> String {
-    let micros = duration.as_micros();
-    match micros {
-        0..1000 => format!("{micros} us"),
-        1000..1_000_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
-        _ => format!("{:.2} s", duration.as_secs_f64()),
     }
 }

@@ -8,12 +8,14 @@ use std::{collections::BTreeMap, time::Duration};
 use nri::{Delivery, Outcome};
 use serde::{Serialize, Serializer};
 
-use crate::{changes::Change, replay::Difference, rules::Finding};
+use crate::{changes::Change, differ::Difference, rules::Finding};
 
 /// One scenario, run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Report {
     pub scenario: String,
+    /// The path of the scenario or recording.
+    pub file: String,
     pub plugins: Vec<String>,
     pub steps: Vec<StepReport>,
     /// The plugin did not join: nothing was tried.
@@ -23,7 +25,7 @@ pub(crate) struct Report {
     /// It is of a recording that was played.
     #[serde(skip)]
     pub replayed: bool,
-    /// The end of what the plugin printed, where something failed.
+    /// The end of what the plugin printed, where a step failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub output: String,
 }
@@ -34,9 +36,9 @@ pub(crate) struct StepReport {
     /// What it does, and with what: `create web/greeter`.
     pub title: String,
     pub line: usize,
-    /// A step before it has failed.
-    #[serde(skip)]
-    pub after_failure: bool,
+    /// Why it was not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
     #[serde(serialize_with = "seconds")]
     pub took: Duration,
     pub changes: Vec<Change>,
@@ -117,6 +119,16 @@ fn was_called(delivery: &Delivery) -> bool {
         outcome,
         Outcome::NotSubscribed | Outcome::Skipped | Outcome::Joining | Outcome::Absent
     )
+}
+
+/// A time with three digits or so.
+pub(crate) fn short(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match micros {
+        0..1000 => format!("{micros} us"),
+        1000..1_000_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
+        _ => format!("{:.2} s", duration.as_secs_f64()),
+    }
 }
 
 fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,17 +1,14 @@
 //! Many whole lives of one pod: does the plugin grow, and does it forget?
 
-use nri::merge::MergedCreate;
-use serde_json::Value;
-
 use super::{
     Bench, Over,
     steps::{as_json, settle},
 };
 use crate::{
+    expect::Came,
     plugin::resident,
     report::StepReport,
     rules::{Finding, Rule},
-    scenario::Step,
 };
 
 /// Lives before the first look at memory: what a program takes once is no growth.
@@ -20,15 +17,15 @@ const WARM_UP: u32 = 100;
 impl Bench {
     pub(super) async fn churn(
         &mut self,
-        step: &Step,
         pod: &str,
         container: &str,
         times: u32,
+        came: &mut Came,
         report: &mut StepReport,
     ) -> Result<(), Over> {
         let mut first = None;
         for _ in 0..WARM_UP.min(times) {
-            let Some(created) = self.life(step, pod, container, report).await? else {
+            let Some(created) = self.life(pod, container, came, report).await? else {
                 return Ok(());
             };
             first.get_or_insert(created);
@@ -37,7 +34,7 @@ impl Bench {
         let before = pid.and_then(resident);
         let mut last = None;
         for _ in 0..times {
-            let Some(created) = self.life(step, pod, container, report).await? else {
+            let Some(created) = self.life(pod, container, came, report).await? else {
                 return Ok(());
             };
             last = Some(created);
@@ -69,42 +66,36 @@ impl Bench {
         Ok(())
     }
 
-    /// One life; gives what was adjusted, without the ids that differ. `None`: it was refused, which is in the report.
+    /// One life; gives the adjustment, without the ids that differ. `None`: it was refused, or the plugin is lost.
     async fn life(
         &mut self,
-        step: &Step,
         pod: &str,
         container: &str,
+        came: &mut Came,
         report: &mut StepReport,
-    ) -> Result<Option<Value>, Over> {
-        let runtime = &self.runtime;
-        let came = runtime.run_pod(self.pod(pod)).await;
-        if settle(step, came, report)?.is_none() {
+    ) -> Result<Option<String>, Over> {
+        let ran = self.runtime.run_pod(self.scenario.pod(pod)).await;
+        if settle(ran, came)?.is_none() {
             return Ok(None);
         }
-        let came = runtime.create(pod, self.container(container)).await;
-        let Some(created) = settle(step, came, report)? else {
+        self.create(pod, container, came, report).await?;
+        let Some(adjust) = came.adjust.take() else {
             return Ok(None);
         };
-        let came = runtime.start_container(container).await;
-        if settle(step, came, report)?.is_none() {
+        let ids = self.runtime.container(container);
+        let started = self.runtime.start_container(container).await;
+        if settle(started, came)?.is_none() {
             return Ok(None);
         }
-        let came = runtime.remove_pod(pod).await;
-        if settle(step, came, report)?.is_none() {
-            return Ok(None);
+        settle(self.runtime.remove_pod(pod).await, came)?;
+        // As they come, or a thousand pods would be kept.
+        self.collect(came, report);
+        let mut text = as_json(&adjust).to_string();
+        if let Ok((pod, container)) = ids {
+            self.names.remove(&container.id);
+            text = text.replace(&container.id, "CONTAINER");
+            text = text.replace(&pod.id, "POD");
         }
-        // Counted and judged as they come, or a thousand pods would be kept.
-        self.judge(&step.expect, report);
-        Ok(self.is_there().then(|| without_ids(&created.merged)))
+        Ok(self.is_there().then_some(text))
     }
-}
-
-fn without_ids(merged: &MergedCreate) -> Value {
-    let mut text = as_json(&merged.adjust).to_string();
-    text = text.replace(&merged.container.id, "CONTAINER");
-    if let Some(pod) = &merged.pod {
-        text = text.replace(&pod.id, "POD");
-    }
-    Value::from(text)
 }

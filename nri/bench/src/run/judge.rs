@@ -1,50 +1,184 @@
-//! What a step's deliveries, wishes and messages say of the plugin: the rules, and what was expected of all answers.
+//! What a step's deliveries, wishes and messages say of the plugin: what came of the step, and the rules.
 
 use nri::{Code, Delivery, Outcome, PluginEvent, mask::event_name, policy::Class};
-use nri_testing::{Happening, Place, Wish, WishKind};
+use nri_testing::{Place, Wish, WishKind};
+use serde_json::{Value, json};
 
-use super::Bench;
+use super::{Bench, steps::as_json};
 use crate::{
     adjustment,
-    report::{StepReport, human::short},
+    changes::{Change, bare},
+    expect::{Came, Expected},
+    line::inline,
+    report::{StepReport, short},
     rules::{Finding, Rule},
-    scenario::Expect,
 };
 
 impl Bench {
-    /// Judges what has come in since the last step.
-    pub(super) fn judge(&mut self, expect: &Expect, report: &mut StepReport) {
+    /// Takes in what has come since the last look.
+    pub(super) fn collect(&mut self, came: &mut Came, report: &mut StepReport) {
         let deliveries = self.runtime.take_deliveries().into_iter();
         let deliveries: Vec<_> = deliveries.filter(|d| self.is_ours(d)).collect();
         self.report.count(&deliveries);
-        let expected_error = expect.error.is_some() && report.failures.is_empty();
-        let mut findings: Vec<_> = deliveries.iter().filter_map(of_delivery).collect();
-        if expected_error {
-            // What the scenario asked for is no news.
-            findings.retain(|finding| finding.rule != Rule::Conflict);
-        }
-        findings.extend(self.runtime.take_wishes().iter().flat_map(of_wish));
-        let happenings = self.runtime.take_happenings();
-        for happening in &happenings {
-            if let PluginEvent::Deprecated { event } = happening.event {
-                let note = format!("it takes {} as StateChange", event_name(event));
-                report.note(note);
+        let mut findings = Vec::new();
+        for delivery in &deliveries {
+            let event = event_name(delivery.event);
+            match &delivery.outcome {
+                Outcome::TimedOut => {
+                    let took = short(delivery.took);
+                    came.late
+                        .push(format!("{event} had no answer after {took}"));
+                }
+                Outcome::Lost(why) => {
+                    came.lost.get_or_insert_with(|| format!("{event}: {why}"));
+                }
+                outcome => findings.extend(of_outcome(event, Class::of(delivery.event), outcome)),
             }
         }
-        findings.extend(happenings.iter().filter_map(of_happening));
+        for wish in self.runtime.take_wishes() {
+            findings.extend(self.of_wish(&wish));
+            self.wished(wish, came);
+        }
+        for happening in self.runtime.take_happenings() {
+            match happening.event {
+                PluginEvent::Deprecated { event } => {
+                    report.note(format!("it takes {} as StateChange", event_name(event)));
+                }
+                PluginEvent::Closed { reason } if reason.starts_with("connection-lost") => {
+                    came.lost.get_or_insert(reason);
+                }
+                PluginEvent::Closed { reason } if reason.starts_with("protocol-error") => {
+                    let known = report.findings.iter().chain(&findings);
+                    if known.into_iter().all(|f| f.rule != Rule::Garbage) {
+                        findings.push(Finding::new(Rule::Garbage, reason));
+                    }
+                }
+                _ => {}
+            }
+        }
         findings.extend(self.tap.take_findings());
         self.file(findings, report);
-        let longest = self.tap.take_longest();
-        if let Some(limit) = expect.within {
-            for (method, took) in longest {
-                if took > limit {
-                    let (took, limit) = (short(took), short(limit));
-                    let failure =
-                        format!("{method} was answered after {took}: expected within {limit}");
-                    report.fail(failure);
-                }
+        for (method, took) in self.tap.take_longest() {
+            let longest = came.longest.entry(method).or_default();
+            *longest = took.max(*longest);
+        }
+    }
+
+    /// Compares what came with what was expected.
+    pub(super) fn conclude(&self, expect: &[Expected], came: Came, report: &mut StepReport) {
+        let mut accepts_refusal = false;
+        for expected in expect {
+            let wrong = expected.compare(&came);
+            if matches!(expected, Expected::Error(_)) {
+                accepts_refusal = wrong.is_empty();
+            }
+            report.failures.extend(wrong);
+        }
+        let is_expected = |which: fn(&Expected) -> bool| expect.iter().any(which);
+        if let Some(reason) = &came.refused {
+            if accepts_refusal {
+                report.note(format!("refused, as expected: {reason}"));
+                // The reason of the refusal is no news.
+                let is_reason = |rule| matches!(rule, Rule::Conflict | Rule::BadAnswer);
+                report.findings.retain(|finding| !is_reason(finding.rule));
+            } else if !is_expected(|e| matches!(e, Expected::Error(_))) {
+                report.fail(format!("refused: {reason}"));
             }
         }
+        let mut findings = Vec::new();
+        for late in came.late {
+            match is_expected(|e| matches!(e, Expected::Late)) {
+                true => report.note(format!("late, as expected: {late}")),
+                false => findings.push(Finding::new(Rule::LateAnswer, late)),
+            }
+        }
+        if let Some(lost) = came.lost {
+            let ended = came.ended.map(|ended| format!("; it ended with {ended}"));
+            let lost = lost + &ended.unwrap_or_default();
+            match is_expected(|e| matches!(e, Expected::Lost | Expected::Exit(_))) {
+                true => report.note(format!("lost, as expected: {lost}")),
+                false => findings.push(Finding::new(Rule::LostConnection, lost)),
+            }
+        }
+        self.file(findings, report);
+        report.changes = came.changes;
+    }
+
+    /// Takes in what was changed; of a path that was changed before, the last value.
+    pub(super) fn changed(&self, changes: impl Iterator<Item = Change>, came: &mut Came) {
+        for change in changes {
+            let is_ours = |by: &String| self.plugins.iter().any(|plugin| plugin.to_string() == *by);
+            if (change.by.is_empty() || change.by.iter().any(is_ours))
+                && !came.ours.contains(&change.path)
+            {
+                came.ours.push(change.path.clone());
+            }
+            match came.changes.iter_mut().find(|c| c.path == change.path) {
+                Some(known) => *known = change,
+                None => came.changes.push(change),
+            }
+        }
+    }
+
+    /// Takes in what was asked for another container.
+    fn wished(&self, wish: Wish, came: &mut Came) {
+        let name = self.name_of(&wish.container).to_owned();
+        let id = ("container_id", Value::from(name.clone()));
+        let (list, entry) = match wish.kind {
+            WishKind::Update(resources) => {
+                let linux = json!({"resources": bare(&as_json(&resources))});
+                came.updates.push((name.clone(), *resources));
+                ("updates", [id, ("linux", linux)])
+            }
+            WishKind::Evict(reason) => {
+                came.evictions.push((name.clone(), reason.clone()));
+                ("evictions", [id, ("reason", reason.into())])
+            }
+        };
+        let entry: Value = entry.into_iter().collect();
+        let by = match (wish.by, self.plugins.as_slice()) {
+            (Some(by), _) => vec![by.to_string()],
+            (None, [only]) => vec![only.to_string()],
+            (None, _) => Vec::new(),
+        };
+        let change = Change {
+            path: format!("{list}[{name:?}]"),
+            expect: Some(format!("{list} = {}", inline(&json!([entry])))),
+            before: None,
+            after: Some(entry),
+            by,
+        };
+        self.changed(std::iter::once(change), came);
+    }
+
+    /// The name of a container of this id, where it has or had one.
+    fn name_of<'a>(&'a self, id: &'a str) -> &'a str {
+        self.names.get(id).map_or(id, String::as_str)
+    }
+
+    fn of_wish(&self, wish: &Wish) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let name = self.name_of(&wish.container);
+        let deed = match &wish.kind {
+            WishKind::Update(resources) => {
+                let wrong = adjustment::resources_wrong(resources, &self.host);
+                findings.extend(Finding::bad_adjustment(wrong));
+                "an update"
+            }
+            WishKind::Evict(_) => "an eviction",
+        };
+        match wish.place {
+            Place::There => {}
+            Place::Removed => findings.push(Finding::new(
+                Rule::KeptAfterRemove,
+                format!("{deed} of container {name}, which was removed"),
+            )),
+            Place::Never => findings.push(Finding::new(
+                Rule::UnknownContainer,
+                format!("{deed} of container {name:?}, which never was"),
+            )),
+        }
+        findings
     }
 
     /// Whether it is about the plugin under test, and not one that stands beside it.
@@ -55,20 +189,11 @@ impl Bench {
     }
 }
 
-fn of_delivery(delivery: &Delivery) -> Option<Finding> {
-    let event = event_name(delivery.event);
-    let class = Class::of(delivery.event);
-    let (rule, what) = match &delivery.outcome {
-        Outcome::TimedOut => {
-            let took = short(delivery.took);
-            (
-                Rule::LateAnswer,
-                format!("{event} had no answer after {took}"),
-            )
-        }
-        Outcome::Lost(why) => (Rule::LostConnection, format!("{event}: {why}")),
+fn of_outcome(event: &str, class: Class, outcome: &Outcome) -> Option<Finding> {
+    let (rule, what) = match outcome {
         Outcome::Garbled(why) => (Rule::Garbage, format!("{event}: {why}")),
         Outcome::Conflict(why) => (Rule::Conflict, why.clone()),
+        Outcome::Invalid(why) => (Rule::BadAnswer, why.clone()),
         Outcome::Refused(status) if status.is(Code::Unimplemented) => {
             let what = format!("{event} is answered with UNIMPLEMENTED");
             (Rule::UnhandledEvent, what)
@@ -79,41 +204,4 @@ fn of_delivery(delivery: &Delivery) -> Option<Finding> {
         _ => return None,
     };
     Some(Finding::new(rule, what))
-}
-
-fn of_wish(wish: &Wish) -> Vec<Finding> {
-    let deed = match &wish.kind {
-        WishKind::Update(_) => "an update",
-        WishKind::Evict(_) => "an eviction",
-    };
-    let mut findings = Vec::new();
-    let id = &wish.container;
-    match wish.place {
-        Place::There => {}
-        Place::Removed => findings.push(Finding::new(
-            Rule::KeptAfterRemove,
-            format!("{deed} of container {id}, which was removed"),
-        )),
-        Place::Never => findings.push(Finding::new(
-            Rule::UnknownContainer,
-            format!("{deed} of container {id:?}, which never was"),
-        )),
-    }
-    if let WishKind::Update(resources) = &wish.kind {
-        let wrong = adjustment::resources_wrong(resources);
-        findings.extend(Finding::bad_adjustment(wrong));
-    }
-    findings
-}
-
-fn of_happening(happening: &Happening) -> Option<Finding> {
-    match &happening.event {
-        PluginEvent::Closed { reason } if reason.starts_with("connection-lost") => {
-            Some(Finding::new(Rule::LostConnection, reason.clone()))
-        }
-        PluginEvent::Closed { reason } if reason.starts_with("protocol-error") => {
-            Some(Finding::new(Rule::Garbage, reason.clone()))
-        }
-        _ => None,
-    }
 }

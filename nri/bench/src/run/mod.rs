@@ -1,7 +1,7 @@
 //! Runs a scenario: one step after the other, each with what came back, what the tap saw and which rules were broken.
 //!
 //! ```text
-//!   join ─► step ─► … ─► step ─► end          a plugin that is not there any more ends it early
+//!   join ─► step ─► … ─► step ─► end          a plugin that is lost comes back; one that does not ends the run
 //! ```
 
 mod churn;
@@ -10,24 +10,28 @@ mod life;
 mod steps;
 
 use std::{
+    collections::BTreeMap,
     io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use nri::{Handlers, PluginId, StartError, Timeouts};
-use nri_testing::{Failed, FakeRuntime, container, pod};
+use nri_testing::FakeRuntime;
 
 use crate::{
+    adjustment::Host,
+    expect::{Came, Expected},
     plugin::{How, Instance, Program},
     report::{Report, StepReport},
     rules::Finding,
-    scenario::{Act, Expect, Scenario, Step},
+    scenario::{Act, Scenario, Step},
     tap::{Manner, Tap},
 };
 
-/// How long what a plugin is to print may take.
-const PRINTS: Duration = Duration::from_secs(1);
+/// How long the plugin may take for what need not come with an answer: what it prints, updates of its own accord, its end.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Why nothing could be tried at all.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,8 @@ enum Over {
     Misuse(Misuse),
     /// The plugin is not in.
     NotJoined(String),
+    /// The pod or container of the step is not there, or there already.
+    NotMade(String),
 }
 
 impl<E: Into<Misuse>> From<E> for Over {
@@ -62,6 +68,9 @@ struct Bench {
     instances: Vec<Instance>,
     /// Ids of the plugins under test that have joined.
     plugins: Vec<PluginId>,
+    /// Names of containers by their ids.
+    names: BTreeMap<String, String>,
+    host: Host,
     report: Report,
     _dir: tempfile::TempDir,
 }
@@ -75,7 +84,7 @@ pub(crate) async fn run(
     let mut bench = Bench::new(scenario, how, socket).await?;
     match bench.steps().await {
         Ok(()) => {}
-        Err(Over::NotJoined(why)) => bench.report.not_joined = Some(why),
+        Err(Over::NotJoined(why) | Over::NotMade(why)) => bench.report.not_joined = Some(why),
         Err(Over::Misuse(misuse)) => return Err(misuse),
     }
     bench.report.finish();
@@ -87,6 +96,12 @@ pub(crate) async fn run(
 
 impl Bench {
     async fn new(scenario: Scenario, how: How, socket: Option<PathBuf>) -> Result<Self, Misuse> {
+        let with = |step: &&Step| matches!(step.act, Act::Rollout(Some(_)));
+        if let (How::Awaited, Some(step)) = (&how, scenario.steps.iter().find(with)) {
+            let why = "`with` is for a plugin that nri-bench starts, not with --listen".to_owned();
+            let line = step.line;
+            return Err(Misuse::Step { line, why });
+        }
         let dir = tempfile::Builder::new().prefix("nri-bench-").tempdir()?;
         let (name, version) = scenario.identity.clone();
         let mut builder = FakeRuntime::builder()
@@ -105,17 +120,20 @@ impl Bench {
             });
             builder = builder.plugin(other.id.clone(), handlers);
         }
-        if let Some(Act::Join {
-            pods, containers, ..
-        }) = scenario.steps.first().map(|step| &step.act)
-        {
-            for p in 0..*pods {
-                let name = format!("existing-{p}");
-                let containers = (0..*containers).map(|c| container(format!("{name}-{c}")));
-                builder = builder.existing(pod(&name), containers);
+        let mut existing = Vec::new();
+        if let Some(Act::Join { pods, .. }) = scenario.steps.first().map(|step| &step.act) {
+            for (name, containers) in pods {
+                let all = containers.iter().map(|name| scenario.container(name));
+                builder = builder.existing(scenario.pod(name), all);
+                existing.extend(containers);
             }
         }
         let runtime = builder.start().await?;
+        let ids = existing.into_iter().filter_map(|name| {
+            let (_, container) = runtime.container(name).ok()?;
+            Some((container.id, name.clone()))
+        });
+        let names = ids.collect();
         let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
         let manner = Manner {
             speaks: scenario.speaks,
@@ -131,8 +149,10 @@ impl Bench {
         };
         let report = Report {
             scenario: scenario.name.clone(),
+            file: scenario.file.clone(),
             ..Report::default()
         };
+        let host = Host::here(scenario.cpus.clone());
         Ok(Self {
             scenario,
             runtime,
@@ -140,6 +160,8 @@ impl Bench {
             program,
             instances: Vec::new(),
             plugins: Vec::new(),
+            names,
+            host,
             report,
             _dir: dir,
         })
@@ -152,23 +174,21 @@ impl Bench {
                 line: 1,
                 what: "join".to_owned(),
                 act: Act::Join {
-                    pods: 0,
-                    containers: 0,
+                    pods: Vec::new(),
                     plugins: Vec::new(),
                 },
-                expect: Expect::default(),
+                expect: Vec::new(),
             };
             steps.insert(0, join);
         }
         for step in steps {
-            let done = self.step(&step).await?;
-            let failed = !done.failures.is_empty();
+            let mut done = self.step(&step).await?;
+            let is_there = self.is_there();
+            if !is_there {
+                done.fail("the plugin is not there any more: later steps were not made");
+            }
             self.report.steps.push(done);
-            if !self.is_there() {
-                let why = "the plugin is not there any more: later steps were not made";
-                if let (false, Some(last)) = (failed, self.report.steps.last_mut()) {
-                    last.failures.push(why.to_owned());
-                }
+            if !is_there {
                 return Ok(());
             }
         }
@@ -180,46 +200,66 @@ impl Bench {
     async fn step(&mut self, step: &Step) -> Result<StepReport, Over> {
         let mut report = StepReport {
             line: step.line,
-            after_failure: !self.report.held(),
             ..StepReport::default()
         };
+        let mut came = Came::default();
         let began = Instant::now();
         let printed = self.program.printed();
-        match Box::pin(self.act(step, &mut report)).await {
+        match Box::pin(self.act(step, &mut came, &mut report)).await {
+            Ok(()) => {}
             // The first step's, before anything was tried, is the run's.
-            Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => report.fail(why),
-            made => made?,
+            Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => {
+                report.fail(why);
+                return Ok(report);
+            }
+            // What a failed step has left, or a scenario that makes no sense.
+            Err(Over::NotMade(why)) if !self.report.held() => {
+                report.skipped = Some(format!("{why}; a step before this one has failed"));
+                return Ok(report);
+            }
+            Err(Over::NotMade(why)) => {
+                let line = step.line;
+                return Err(Misuse::Step { line, why }.into());
+            }
+            Err(over) => return Err(over),
         }
         report.took = began.elapsed();
-        self.await_printed(printed, &step.expect, &mut report).await;
-        self.judge(&step.expect, &mut report);
+        self.await_later(printed, &step.expect, &mut came, &mut report)
+            .await;
+        if !self.is_there()
+            && let Err(why) = self.return_plugin(&mut came, &mut report).await
+        {
+            report.fail(why);
+        }
+        self.collect(&mut came, &mut report);
+        self.conclude(&step.expect, came, &mut report);
         Ok(report)
     }
 
-    /// What it prints may come a little after its answer.
-    async fn await_printed(&self, from: usize, expect: &Expect, report: &mut StepReport) {
-        let deadline = tokio::time::Instant::now() + PRINTS;
-        for wanted in &expect.prints {
-            while !self.program.printed_since(from).contains(wanted) {
-                if tokio::time::Instant::now() >= deadline {
-                    report.fail(format!("{wanted:?} was not printed"));
-                    break;
-                }
-                tokio::time::sleep(PRINTS / 200).await;
+    /// Waits for what need not come with an answer.
+    async fn await_later(
+        &mut self,
+        printed: usize,
+        expect: &[Expected],
+        came: &mut Came,
+        report: &mut StepReport,
+    ) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            // What the plugin asked for before its answer belongs to the step.
+            let is_asking = self.tap.seen(|seen| seen.asking > 0);
+            self.collect(came, report);
+            came.printed = self.program.printed_since(printed);
+            let is_missing = |expected: &Expected| match expected {
+                // Its status is known when it is started anew.
+                Expected::Exit(_) => came.lost.is_none(),
+                expected => expected.may_come_later() && !expected.compare(came).is_empty(),
+            };
+            let is_done = !is_asking && !expect.iter().any(is_missing);
+            if is_done || tokio::time::Instant::now() >= deadline {
+                return;
             }
-        }
-    }
-
-    /// What `Failed` means for a step: an answer of the plugin, or a scenario that makes no sense, unless it is what an
-    /// earlier step that failed has left.
-    fn refusal(step: &Step, failed: Failed, report: &StepReport) -> Result<String, Misuse> {
-        match failed {
-            Failed::Refused(refused) => Ok(refused.reason),
-            other if report.after_failure => Ok(other.to_string()),
-            other => Err(Misuse::Step {
-                line: step.line,
-                why: other.to_string(),
-            }),
+            tokio::time::sleep(LOOK).await;
         }
     }
 

@@ -86,6 +86,8 @@ fn fit(shape: &Value, given: &Value, key: &str) -> Result<Value, Misfit> {
         }
         (Value::Number(_), Value::String(name)) => enumeration(key, name)
             .map(Value::from)
+            // Larger than TOML's integers are.
+            .or_else(|| name.parse::<u64>().ok().map(Value::from))
             .ok_or_else(|| misfit(format!("{name:?} is neither a number nor a name of one"))),
         (Value::Number(_), Value::Number(_))
         | (Value::String(_), Value::String(_))

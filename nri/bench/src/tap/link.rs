@@ -10,10 +10,7 @@ use tokio::{
 
 use nri::wire::frame::{Message, Reader};
 
-use super::{
-    Shared,
-    watch::{Fate, LinkState},
-};
+use super::watch::{Fate, LinkState, Shared};
 use crate::rules::Rule;
 
 /// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
@@ -49,6 +46,12 @@ struct Link {
     of_runtime: Reader,
     /// What is kept back for the runtime, and until when.
     held: VecDeque<(Instant, Message)>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.seen.lock().ended(&self.state);
+    }
 }
 
 impl Link {

@@ -26,28 +26,13 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{rules::Finding, scenario::Speaks};
+use crate::rules::Finding;
 
-pub(crate) use watch::Seen;
+use watch::Shared;
+pub(crate) use watch::{Manner, Seen};
 
 /// How long plugins that were let go may take to be gone.
 const DRAIN: Duration = Duration::from_secs(5);
-
-/// What the tap does to messages; the same for all links.
-#[derive(Debug, Default)]
-pub(crate) struct Manner {
-    pub speaks: Speaks,
-    pub config: String,
-    /// How long messages to the plugin are held back.
-    pub slow: Duration,
-}
-
-/// What all links share.
-#[derive(Debug, Default)]
-struct Shared {
-    manner: Mutex<Manner>,
-    seen: Mutex<Seen>,
-}
 
 /// The tap; its links are cut when it is dropped.
 pub(crate) struct Tap {

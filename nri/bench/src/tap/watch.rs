@@ -1,22 +1,41 @@
 //! What the tap makes of the messages that pass it. Pure but for the clock that is handed in.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use nri::{
     is_plain,
     proto::{ConfigureRequest, ConfigureResponse},
     wire::frame::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::Manner;
 use crate::{
     rules::{Finding, Rule},
     scenario::Speaks,
 };
 
 const V1BETA1: &str = "nri.pkg.api.v1beta1.";
+
+/// What the tap does to messages; the same for all links.
+#[derive(Debug, Default)]
+pub(crate) struct Manner {
+    pub speaks: Speaks,
+    pub config: String,
+    /// How long messages to the plugin are held back.
+    pub slow: Duration,
+}
+
+/// What all links share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub manner: Mutex<Manner>,
+    pub seen: Mutex<Seen>,
+}
 
 /// What becomes of a message.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +58,8 @@ struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
     calls: BTreeMap<u32, Call>,
+    /// UpdateContainers of the plugin that have no answer yet.
+    asking: BTreeSet<u32>,
     /// It has answered Shutdown.
     said_goodbye: bool,
 }
@@ -67,6 +88,8 @@ pub(crate) struct Seen {
     pub pid: Option<u32>,
     /// StateChange was called and answered.
     pub state_changes: u64,
+    /// UpdateContainers without an answer, on all links.
+    pub asking: usize,
 }
 
 impl Seen {
@@ -75,6 +98,11 @@ impl Seen {
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
         }
+    }
+
+    /// A link has ended.
+    pub(crate) fn ended(&mut self, link: &LinkState) {
+        self.asking -= link.asking.len();
     }
 
     /// A message of the runtime.
@@ -86,6 +114,7 @@ impl Seen {
         now: Instant,
     ) -> Fate {
         if message.connection != TO_PLUGIN {
+            self.asking -= usize::from(link.asking.remove(&message.stream));
             return Fate::Pass(message);
         }
         let Some(mut request) = message.request() else {
@@ -190,10 +219,13 @@ impl Seen {
             let what = format!("{} after Shutdown", request.method);
             self.found(Rule::AnswerAfterShutdown, what);
         }
-        match request.method.as_str() {
-            "UpdateContainers" if link.is_asked() => Fate::Hold(message),
-            _ => Fate::Pass(message),
+        if request.method == "UpdateContainers" {
+            self.asking += usize::from(link.asking.insert(message.stream));
+            if link.is_asked() {
+                return Fate::Hold(message);
+            }
         }
+        Fate::Pass(message)
     }
 }
 

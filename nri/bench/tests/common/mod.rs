@@ -18,6 +18,8 @@ pub(crate) struct Bench(tempfile::TempDir);
 pub(crate) struct Run {
     pub code: u8,
     pub text: String,
+    /// What went to standard error.
+    pub errors: String,
     pub json: Value,
 }
 
@@ -78,24 +80,33 @@ impl Bench {
         self.answer(args, plugin)
     }
 
+    /// Runs nri-bench with these arguments and no others.
+    pub(crate) fn answer_plain(&self, args: Vec<OsString>) -> Run {
+        let all = std::iter::once("nri-bench".into()).chain(args);
+        let (mut out, mut errors) = (Vec::new(), Vec::new());
+        let code = nri_bench::cli::answer_to(all, &mut out, &mut errors);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Run {
+            code,
+            text: text(&out),
+            errors: text(&errors),
+            json: Value::Null,
+        }
+    }
+
     /// Runs nri-bench with these arguments, the plugin's last.
     pub(crate) fn answer(&self, args: Vec<OsString>, plugin: &[OsString]) -> Run {
         let json = self.path("out.json");
         let _ = fs::remove_file(&json);
-        let mut all = vec!["nri-bench".into()];
-        all.extend(args);
+        let mut all = args;
         all.extend(["--json".into(), json.clone().into()]);
         if !plugin.is_empty() {
             all.push("--".into());
             all.extend_from_slice(plugin);
         }
-        let mut out = Vec::new();
-        let code = nri_bench::cli::answer_to(all, &mut out);
+        let mut run = self.answer_plain(all);
         let json = fs::read_to_string(&json).unwrap_or_default();
-        Run {
-            code,
-            text: String::from_utf8_lossy(&out).into_owned(),
-            json: serde_json::from_str(&json).unwrap_or_default(),
-        }
+        run.json = serde_json::from_str(&json).unwrap_or_default();
+        run
     }
 }

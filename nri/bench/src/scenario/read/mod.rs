@@ -17,8 +17,11 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Act, Other, Scenario, Speaks, shape, unnamed};
-use crate::rules::Rule;
+use super::{
+    model::{Act, Other, Scenario, Speaks, unnamed},
+    shape,
+};
+use crate::{adjustment, rules::Rule};
 use values::{duration, lay_over, not_a_duration};
 
 /// What is wrong with a scenario, and where.
@@ -66,6 +69,7 @@ struct RuntimeTable {
     version: String,
     request_timeout: Option<Spanned<String>>,
     join_timeout: Option<Spanned<String>>,
+    cpus: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,7 +91,7 @@ struct OtherTable {
 #[serde(deny_unknown_fields)]
 struct StepTable {
     r#do: String,
-    pods: Option<u32>,
+    pods: Option<Pods>,
     containers: Option<u32>,
     plugins: Option<Vec<String>>,
     pod: Option<String>,
@@ -96,7 +100,16 @@ struct StepTable {
     overhead: Option<Value>,
     by: Option<String>,
     times: Option<u32>,
+    with: Option<Vec<String>>,
     expect: Option<ExpectTable>,
+}
+
+/// The pods of a `join`: so many plain ones, or those of these names.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "must be a number, or a list of names of pods")]
+enum Pods {
+    Plain(u32),
+    Named(Vec<String>),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -106,13 +119,27 @@ struct ExpectTable {
     adjust: Option<Value>,
     exact: bool,
     unchanged: bool,
-    updates: Vec<Value>,
-    evictions: Vec<Value>,
+    updates: Option<Vec<Value>>,
+    evictions: Option<Vec<Value>>,
     resources: Option<Value>,
     events: Option<Spanned<String>>,
     protocol: Option<Spanned<String>>,
-    prints: Vec<String>,
+    prints: Option<Vec<String>>,
     within: Option<Spanned<String>>,
+    late: bool,
+    lost: bool,
+    exit: Option<Exit>,
+}
+
+/// How a plugin ends: by a status, or by a signal such as `SIGKILL`.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "must be an exit status, or the name of a signal"
+)]
+enum Exit {
+    Status(u8),
+    Signal(String),
 }
 
 /// Reads a scenario; `name` where it has none of its own.
@@ -124,7 +151,13 @@ pub fn read(name: &str, text: &str) -> Result<Scenario> {
     };
     let file: File = toml::from_str(text).map_err(bad)?;
     let whole = DeValue::Table(DeTable::parse(text).map_err(bad)?.into_inner());
-    Reader { lines, whole }.scenario(name, file)
+    let existing = BTreeMap::new();
+    let mut reader = Reader {
+        lines,
+        whole,
+        existing,
+    };
+    reader.scenario(name, file)
 }
 
 struct Lines<'a>(&'a str);
@@ -139,6 +172,8 @@ impl Lines<'_> {
 struct Reader<'a> {
     lines: Lines<'a>,
     whole: DeValue<'a>,
+    /// The containers that pods have at `join`, by the pod's name.
+    existing: BTreeMap<String, Vec<String>>,
 }
 
 impl Reader<'_> {
@@ -202,9 +237,20 @@ impl Reader<'_> {
         })
     }
 
-    fn scenario(&self, name: &str, file: File) -> Result<Scenario> {
+    fn scenario(&mut self, name: &str, mut file: File) -> Result<Scenario> {
         let mut pods = BTreeMap::new();
-        for (name, given) in &file.pod {
+        for (name, given) in &mut file.pod {
+            // No field of the message: which of its containers are there before the plugin.
+            if let Some(containers) = given
+                .as_object_mut()
+                .and_then(|pod| pod.remove("containers"))
+            {
+                let names = serde_json::from_value(containers).map_err(|_| Bad {
+                    line: self.line(&["pod", name, "containers"].map(str::to_owned)),
+                    why: format!("pod.{name}.containers: must be a list of names"),
+                })?;
+                self.existing.insert(name.clone(), names);
+            }
             let usual = PodSandbox::from(pod(name));
             pods.insert(name.clone(), self.object("pod", name, &usual, given)?);
         }
@@ -243,11 +289,13 @@ impl Reader<'_> {
                 "" => name.to_owned(),
                 given => given.to_owned(),
             },
+            file: String::new(),
             flavor: file.flavor,
             speaks: file.speaks,
             identity: (file.runtime.name, file.runtime.version),
             request_timeout: self.duration(file.runtime.request_timeout, Duration::from_secs(2))?,
             join_timeout: self.duration(file.runtime.join_timeout, Duration::from_secs(10))?,
+            cpus: self.cpus(file.runtime.cpus)?,
             plugin,
             config: file.plugin.config,
             validator: file.validator,
@@ -276,7 +324,39 @@ impl Reader<'_> {
             }
             scenario.steps.push(step);
         }
+        self.each_is_listed(&scenario)?;
         Ok(scenario)
+    }
+
+    /// Containers that a pod has before the plugin are nowhere if no `join` lists the pod.
+    fn each_is_listed(&self, scenario: &Scenario) -> Result<()> {
+        let listed: &[(String, Vec<String>)] = match scenario.steps.first().map(|s| &s.act) {
+            Some(Act::Join { pods, .. }) => pods,
+            _ => &[],
+        };
+        let mut unlisted = self.existing.keys();
+        let is_listed = |name: &&String| !listed.iter().any(|(pod, _)| pod == *name);
+        match unlisted.find(is_listed) {
+            Some(name) => Err(Bad {
+                line: self.line(&["pod", name, "containers"].map(str::to_owned)),
+                why: format!("pod.{name}.containers: `pods` of the `join` must list {name:?}"),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn cpus(&self, given: Option<Spanned<String>>) -> Result<Option<String>> {
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let (span, list) = (given.span(), given.into_inner());
+        match adjustment::is_list(&list) && !list.is_empty() {
+            true => Ok(Some(list)),
+            false => Err(self.bad(
+                &span,
+                format!("cpus {list:?}: must be a list such as 0-3,7"),
+            )),
+        }
     }
 
     fn parsed<T: FromStr<Err: Display>>(&self, given: &Spanned<String>) -> Result<T> {

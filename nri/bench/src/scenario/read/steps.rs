@@ -2,21 +2,27 @@
 
 use std::time::Duration;
 
-use nri::{PluginId, proto::LinuxResources};
+use nri::{
+    PluginId,
+    proto::{ContainerEviction, ContainerUpdate, LinuxResources},
+};
 use serde_json::Value;
 
 use super::{
-    Bad, ExpectTable, Reader, Result, StepTable,
+    Bad, Exit, ExpectTable, Pods, Reader, Result, StepTable,
     values::{bounded, duration, not_a_duration},
 };
-use crate::scenario::{Act, Expect, Step};
+use crate::{
+    expect::{self, Expected, STEPS},
+    scenario::model::{Act, Step},
+};
 
 impl Reader<'_> {
     pub(super) fn step(&self, at: usize, line: usize, mut step: StepTable) -> Result<Step> {
         let bad = |why: String| Bad { line, why };
-        let expect = step.expect.take().unwrap_or_default();
-        let expect = self.expect(at, expect)?;
         let act = self.act(at, line, &mut step)?;
+        let expect = step.expect.take().unwrap_or_default();
+        let expect = self.expect(&at.to_string(), &step.r#do, expect)?;
         let left = [
             ("pods", step.pods.is_some()),
             ("containers", step.containers.is_some()),
@@ -27,6 +33,7 @@ impl Reader<'_> {
             ("overhead", step.overhead.is_some()),
             ("by", step.by.is_some()),
             ("times", step.times.is_some()),
+            ("with", step.with.is_some()),
         ];
         if let Some((key, _)) = left.iter().find(|(_, there)| *there) {
             return Err(bad(format!(
@@ -63,8 +70,7 @@ impl Reader<'_> {
                     .map(|id| id.parse().map_err(|e| bad(format!("plugins: {e}"))))
                     .collect();
                 Act::Join {
-                    pods: bounded(step.pods.take(), 0).map_err(bad)?,
-                    containers: bounded(step.containers.take(), 1).map_err(bad)?,
+                    pods: self.existing(step).map_err(bad)?,
                     plugins: plugins?,
                 }
             }
@@ -95,7 +101,13 @@ impl Reader<'_> {
             }
             "crash" => Act::Crash,
             "restart" => Act::Restart,
-            "rollout" => Act::Rollout,
+            "rollout" => {
+                let with = step.with.take();
+                if with.as_ref().is_some_and(Vec::is_empty) {
+                    return Err(bad("`with`: must name a program".to_owned()));
+                }
+                Act::Rollout(with)
+            }
             "slow" => {
                 let by = needs(step.by.take(), "by")?;
                 Act::Slow(duration(&by).ok_or_else(|| bad(not_a_duration(&by)))?)
@@ -106,12 +118,37 @@ impl Reader<'_> {
                 times: bounded(step.times.take(), 1000).map_err(bad)?,
             },
             other => {
-                return Err(bad(format!(
-                    "`do = {other:?}` is not known: join, run-pod, update-pod, create, start, update, stop, remove, \
-                     stop-pod, remove-pod, crash, restart, rollout, slow or churn"
-                )));
+                let known = STEPS.join(", ");
+                return Err(bad(format!("`do = {other:?}` is not known: {known}")));
             }
         })
+    }
+
+    /// The pods that are there before the plugin, with their containers.
+    fn existing(&self, step: &mut StepTable) -> Result<Vec<(String, Vec<String>)>, String> {
+        let containers = step.containers.take();
+        match step.pods.take().unwrap_or(Pods::Plain(0)) {
+            Pods::Plain(pods) => {
+                let (pods, containers) = (bounded(Some(pods), 0)?, bounded(containers, 1)?);
+                let plain = (0..pods).map(|p| {
+                    let pod = format!("existing-{p}");
+                    let containers = (0..containers).map(|c| format!("{pod}-{c}"));
+                    let containers = containers.collect();
+                    (pod, containers)
+                });
+                Ok(plain.collect())
+            }
+            Pods::Named(_) if containers.is_some() => {
+                Err("`containers` is for a number of pods; a [pod.NAME] lists its own".to_owned())
+            }
+            Pods::Named(names) => {
+                let of = |pod: String| {
+                    let containers = self.existing.get(&pod).cloned().unwrap_or_default();
+                    (pod, containers)
+                };
+                Ok(names.into_iter().map(of).collect())
+            }
+        }
     }
 
     fn resources(&self, at: &str, key: &str, given: Option<Value>) -> Result<LinuxResources> {
@@ -121,48 +158,128 @@ impl Reader<'_> {
         }
     }
 
-    fn expect(&self, at: usize, table: ExpectTable) -> Result<Expect> {
-        let at = at.to_string();
-        let below = |key: &'static str| ["step", at.as_str(), "expect", key];
-        let mut expect = Expect {
-            error: table.error,
-            exact: table.exact,
-            unchanged: table.unchanged,
-            prints: table.prints,
-            ..Expect::default()
+    fn expect(&self, at: &str, step: &str, table: ExpectTable) -> Result<Vec<Expected>> {
+        let ExpectTable {
+            error,
+            adjust,
+            exact,
+            unchanged,
+            updates,
+            evictions,
+            resources,
+            events,
+            protocol,
+            prints,
+            within,
+            late,
+            lost,
+            exit,
+        } = table;
+        let mut all = Vec::new();
+        let bad = |key: &str, why: String| Bad {
+            line: self.line(&["step", at, "expect", key].map(str::to_owned)),
+            why,
         };
-        if let Some(given) = &table.adjust {
-            let read = self.message::<nri::proto::ContainerAdjustment>(&below("adjust"), given)?;
-            expect.adjust = Some(read.1);
-        }
-        if let Some(given) = &table.resources {
-            expect.resources = Some(
-                self.message::<LinuxResources>(&below("resources"), given)?
-                    .1,
-            );
-        }
-        for (n, given) in table.updates.iter().enumerate() {
-            let n = n.to_string();
-            let path = ["step", &at, "expect", "updates", &n];
-            expect.updates.push(self.message(&path, given)?.0);
-        }
-        for (n, given) in table.evictions.iter().enumerate() {
-            let n = n.to_string();
-            let path = ["step", &at, "expect", "evictions", &n];
-            expect.evictions.push(self.message(&path, given)?.0);
-        }
-        if let Some(events) = &table.events {
-            expect.events = Some(self.parsed(events)?);
-        }
-        if let Some(protocol) = &table.protocol {
-            if !["v1alpha1", "v1beta1"].contains(&protocol.get_ref().as_str()) {
-                return Err(self.bad(&protocol.span(), "protocol is \"v1alpha1\" or \"v1beta1\""));
+        let mut add = |key: &str, expected: Vec<Expected>| match expect::misfit(key, step) {
+            Some(why) => Err(bad(key, why)),
+            // Whatever comes, it is as expected.
+            None if expected.is_empty() => Err(bad(
+                key,
+                format!("`expect.{key}` asks for nothing; for no change it is `unchanged = true`"),
+            )),
+            None => {
+                all.extend(expected);
+                Ok(())
             }
-            expect.protocol = Some(protocol.get_ref().clone());
+        };
+        if let Some(part) = error {
+            add("error", vec![Expected::Error(part)])?;
         }
-        if let Some(within) = table.within {
-            expect.within = Some(self.duration(Some(within), Duration::ZERO)?);
+        if let Some(given) = &adjust {
+            let (message, wanted) = self.message(&["step", at, "expect", "adjust"], given)?;
+            let asks = wanted.as_object().is_some_and(|fields| !fields.is_empty());
+            let mut expected = Vec::new();
+            if asks {
+                expected.push(Expected::Adjust(wanted));
+            }
+            if exact {
+                expected.push(Expected::Exact(Box::new(message)));
+            }
+            add("adjust", expected)?;
+        } else if exact {
+            let why = "`expect.exact` needs `expect.adjust` beside it".to_owned();
+            return Err(bad("exact", expect::misfit("exact", step).unwrap_or(why)));
         }
-        Ok(expect)
+        if unchanged {
+            add("unchanged", vec![Expected::Unchanged])?;
+        }
+        if let Some(given) = &resources {
+            let path = ["step", at, "expect", "resources"];
+            let (_, wanted) = self.message::<LinuxResources>(&path, given)?;
+            let asks = wanted.as_object().is_some_and(|fields| !fields.is_empty());
+            let expected = asks.then_some(Expected::Resources(wanted));
+            add("resources", expected.into_iter().collect())?;
+        }
+        if let Some(updates) = &updates {
+            let mut expected = Vec::new();
+            for (n, given) in updates.iter().enumerate() {
+                let path = ["step", at, "expect", "updates", &n.to_string()];
+                let (update, wanted) = self.message::<ContainerUpdate>(&path, given)?;
+                if update.ignore_failure {
+                    let why = "`ignore_failure` of an update is not seen".to_owned();
+                    return Err(bad("updates", why));
+                }
+                expected.push(Expected::Update(update.container_id, wanted));
+            }
+            add("updates", expected)?;
+        }
+        if let Some(evictions) = &evictions {
+            let mut expected = Vec::new();
+            for (n, given) in evictions.iter().enumerate() {
+                let path = ["step", at, "expect", "evictions", &n.to_string()];
+                let (eviction, _) = self.message::<ContainerEviction>(&path, given)?;
+                let (name, reason) = (eviction.container_id, eviction.reason);
+                expected.push(Expected::Eviction(name, reason));
+            }
+            add("evictions", expected)?;
+        }
+        if let Some(events) = &events {
+            add("events", vec![Expected::Events(self.parsed(events)?)])?;
+        }
+        if let Some(protocol) = protocol {
+            let (span, protocol) = (protocol.span(), protocol.into_inner());
+            if !["v1alpha1", "v1beta1"].contains(&protocol.as_str()) {
+                return Err(self.bad(&span, "protocol is \"v1alpha1\" or \"v1beta1\""));
+            }
+            add("protocol", vec![Expected::Protocol(protocol)])?;
+        }
+        if let Some(prints) = prints {
+            add("prints", prints.into_iter().map(Expected::Prints).collect())?;
+        }
+        if let Some(within) = within {
+            let within = self.duration(Some(within), Duration::ZERO)?;
+            add("within", vec![Expected::Within(within)])?;
+        }
+        if late {
+            add("late", vec![Expected::Late])?;
+        }
+        if lost {
+            add("lost", vec![Expected::Lost])?;
+        }
+        match exit {
+            Some(Exit::Status(status)) => {
+                let status = format!("exit status: {status}");
+                add("exit", vec![Expected::Exit(status)])?;
+            }
+            Some(Exit::Signal(name)) if name.starts_with("SIG") => {
+                add("exit", vec![Expected::Exit(format!("({name})"))])?;
+            }
+            Some(Exit::Signal(name)) => {
+                let why = format!("exit {name:?}: must be a number, or a signal such as SIGKILL");
+                return Err(bad("exit", why));
+            }
+            None => {}
+        }
+        Ok(all)
     }
 }

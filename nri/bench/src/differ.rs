@@ -10,7 +10,7 @@ use serde_json::Value;
 /// One place where two answers differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
-    /// Such as `adjust.env[NAME].value`.
+    /// Such as `adjust.env["NAME"]`.
     pub path: String,
     /// What was recorded; `None`: nothing.
     pub recorded: Option<String>,
@@ -19,7 +19,7 @@ pub(crate) struct Difference {
 }
 
 /// Every difference, by path.
-pub(super) fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
+pub(crate) fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", recorded, "", false, &mut before);
     flatten("", now, "", false, &mut after);
@@ -67,7 +67,7 @@ fn flatten(
             }
             for (key, value) in fields {
                 let below = match (keys_are_data, path) {
-                    (true, _) => format!("{path}[{key}]"),
+                    (true, _) => format!("{path}[{key:?}]"),
                     (false, "") => key.clone(),
                     (false, _) => format!("{path}.{key}"),
                 };
@@ -78,10 +78,10 @@ fn flatten(
             let mut seen = BTreeMap::<String, usize>::new();
             for (at, element) in list.iter().enumerate() {
                 let key = key_of(name).and_then(|key| element.get(key)?.as_str());
-                let mut below = format!(
-                    "{path}[{}]",
-                    key.map_or_else(|| at.to_string(), str::to_owned)
-                );
+                let mut below = match key {
+                    Some(key) => format!("{path}[{key:?}]"),
+                    None => format!("{path}[{at}]"),
+                };
                 let times = seen.entry(below.clone()).or_default();
                 *times += 1;
                 if *times > 1 {
@@ -162,15 +162,15 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "adjust.annotations[a.b/c] 1 2",
-                "adjust.annotations[gone] x -",
+                "adjust.annotations[\"a.b/c\"] 1 2",
+                "adjust.annotations[\"gone\"] x -",
                 "adjust.args [\"sh\",\"-c\"] [\"-c\",\"sh\"]",
-                "adjust.env[A]#2 2 3",
+                "adjust.env[\"A\"]#2 2 3",
                 "adjust.hooks.prestart[0].path - /h",
                 "adjust.linux.oom_score_adj {} -",
                 "adjust.linux.resources.memory.limit 5 6",
-                "update[c1].linux.resources.pids.limit 3 -",
-                "update[c2] - {}",
+                "update[\"c1\"].linux.resources.pids.limit 3 -",
+                "update[\"c2\"] - {}",
             ]
         );
     }
@@ -179,7 +179,7 @@ mod tests {
     fn a_map_whose_only_key_is_value_is_no_wrapper() {
         let of = |key: &str| json!({"adjust": {"annotations": {key: "1"}}});
         let all = differences(&of("value"), &json!({}));
-        assert_eq!(all[0].path, "adjust.annotations[value]");
+        assert_eq!(all[0].path, "adjust.annotations[\"value\"]");
         assert_eq!(differences(&of("value"), &of("other")).len(), 2);
     }
 

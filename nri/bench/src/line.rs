@@ -1,15 +1,15 @@
-//! Values as TOML has them, on one line.
+//! Values and keys as TOML has them, on one line.
 
 use serde_json::Value;
 
 /// A text as TOML has it; JSON's escapes are TOML's, but for one character.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     json.replace('\u{7f}', "\\u007f")
 }
 
 /// A key, quoted where it must be.
-pub(super) fn key(text: &str) -> String {
+pub(crate) fn key(text: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !text.is_empty() && text.chars().all(bare) {
         true => text.to_owned(),
@@ -18,10 +18,14 @@ pub(super) fn key(text: &str) -> String {
 }
 
 /// Any value; an empty message is an empty table.
-pub(super) fn inline(value: &Value) -> String {
+pub(crate) fn inline(value: &Value) -> String {
     match value {
         // A field that is not set is not there.
         Value::Null => "{}".to_owned(),
+        // TOML has no larger integer; a scenario may have it as a text.
+        Value::Number(number) if number.as_i64().is_none() && number.is_u64() => {
+            quoted(&number.to_string())
+        }
         Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::String(text) => quoted(text),
         Value::Array(list) => {

@@ -1,0 +1,143 @@
+//! A scenario that was read: what the runtime is like, and each step with what is expected of it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use nri::{
+    PluginId,
+    proto::{Container, ContainerAdjustment, LinuxResources, PodSandbox},
+    validate::DefaultValidator,
+};
+use nri_testing::{Flavor, container, pod};
+use serde::Deserialize;
+
+use crate::{expect::Expected, rules::Rule};
+
+/// How the runtime speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum Speaks {
+    /// v1alpha1, and v1beta1 with who asks for it.
+    #[default]
+    #[serde(rename = "newest")]
+    Newest,
+    /// As NRI v0.12.5: v1alpha1 with dedicated calls, no v1beta1.
+    #[serde(rename = "v0.12.5")]
+    V0125,
+    /// As runtimes before dedicated calls: events without an answer come as StateChange; no v1beta1, no NRI version and no
+    /// timeouts in Configure.
+    #[serde(rename = "state-change")]
+    StateChange,
+    /// v1beta1 only.
+    #[serde(rename = "v1beta1")]
+    V1Beta1,
+}
+
+/// Who a plugin is that nothing is said of.
+pub fn unnamed() -> PluginId {
+    PluginId {
+        index: "10".to_owned(),
+        name: "plugin".to_owned(),
+    }
+}
+
+/// A scenario, checked.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub name: String,
+    /// The path that it was read from.
+    pub file: String,
+    pub flavor: Flavor,
+    pub speaks: Speaks,
+    /// Name and version that plugins are told; empty: as the flavor.
+    pub identity: (String, String),
+    pub request_timeout: Duration,
+    /// How long the plugin may take to join, and to come back.
+    pub join_timeout: Duration,
+    /// The CPUs of the runtime's host, such as `0-3`; `None`: those of this one.
+    pub cpus: Option<String>,
+    /// Name and index that a launched plugin is given.
+    pub plugin: PluginId,
+    /// What Configure carries.
+    pub config: String,
+    pub validator: DefaultValidator,
+    /// Broken rules that are no failure.
+    pub allow: Vec<Rule>,
+    /// Bytes that the plugin may grow by.
+    pub growth: u64,
+    pub others: Vec<Other>,
+    pub pods: BTreeMap<String, PodSandbox>,
+    pub containers: BTreeMap<String, Container>,
+    pub steps: Vec<Step>,
+}
+
+impl Scenario {
+    /// The pod of this name.
+    pub fn pod(&self, name: &str) -> PodSandbox {
+        let given = self.pods.get(name).cloned();
+        given.unwrap_or_else(|| pod(name).into())
+    }
+
+    /// The container of this name.
+    pub fn container(&self, name: &str) -> Container {
+        let given = self.containers.get(name).cloned();
+        given.unwrap_or_else(|| container(name).into())
+    }
+}
+
+/// A plugin beside the one under test, which adjusts every container alike.
+#[derive(Debug, Clone)]
+pub struct Other {
+    pub id: PluginId,
+    pub adjust: ContainerAdjustment,
+}
+
+/// One step, with the line it begins at.
+#[derive(Debug, Clone)]
+pub struct Step {
+    pub line: usize,
+    /// What it does, in the word of the scenario.
+    pub what: String,
+    pub act: Act,
+    pub expect: Vec<Expected>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// The plugin joins a runtime that has these pods, each with its containers, by name.
+    Join {
+        pods: Vec<(String, Vec<String>)>,
+        plugins: Vec<PluginId>,
+    },
+    RunPod(String),
+    UpdatePod {
+        pod: String,
+        overhead: Box<LinuxResources>,
+        resources: Box<LinuxResources>,
+    },
+    Create {
+        pod: String,
+        container: String,
+    },
+    Start(String),
+    Update {
+        container: String,
+        resources: Box<LinuxResources>,
+    },
+    Stop(String),
+    Remove(String),
+    StopPod(String),
+    RemovePod(String),
+    /// The runtime is gone without a word, and comes back with its pods.
+    Crash,
+    /// The runtime says goodbye, and comes back with its pods.
+    Restart,
+    /// A second instance of the plugin comes, then the first one goes. With words, they start the second one.
+    Rollout(Option<Vec<String>>),
+    /// Every message to the plugin is held back so long from now on.
+    Slow(Duration),
+    /// So many whole lives of a pod with a container.
+    Churn {
+        pod: String,
+        container: String,
+        times: u32,
+    },
+}
