@@ -51,9 +51,9 @@ pub(crate) fn changes(owners: &ContainerOwners, before: &Value, now: &Value) -> 
 impl Change {
     /// Below another name: a scenario has `adjust` and `resources` before the path.
     pub(crate) fn below(mut self, name: &str, without: &str) -> Self {
-        let below = |text: &str| format!("{name}.{}", text.strip_prefix(without).unwrap_or(text));
-        self.expect = self.expect.as_deref().map(&below);
-        self.path = below(&self.path);
+        for text in std::iter::once(&mut self.path).chain(&mut self.expect) {
+            *text = format!("{name}.{}", text.strip_prefix(without).unwrap_or(text));
+        }
         self
     }
 }
@@ -132,8 +132,8 @@ mod tests {
         adjust::{Adjust, SetResources},
         merge::CreateMerge,
         proto::{Container, ContainerAdjustment, CreateContainerRequest, CreateContainerResponse},
+        testing::container,
     };
-    use nri_testing::container;
 
     use super::*;
 

@@ -199,6 +199,16 @@ fn a_plugin_that_does_not_join_is_misuse_and_it_says_why() {
         "{}",
         run.text
     );
+    let run = bench.run(
+        "runtime.join_timeout = \"200ms\"",
+        &["--connect"],
+        &["sleep".into(), "60".into()],
+    );
+    assert!(
+        run.text.contains("none of its arguments has {socket}"),
+        "{}",
+        run.text
+    );
     assert_eq!(bench.run(CREATE, &[], &[]).code, 2, "no plugin is named");
     assert_eq!(bench.run(CREATE, &[], &["/nosuch".into()]).code, 2);
 }

@@ -28,9 +28,9 @@ impl Bench {
         self.report.plugins = self.plugins.iter().map(ToString::to_string).collect();
         let protocol = self.tap.seen(|seen| seen.protocol).unwrap_or("unknown");
         report.title = format!("join {}", self.report.plugins.join(", "));
+        report.note(format!("protocol = {protocol:?}"));
         for info in &infos {
-            let note = format!("{protocol}, subscribed to {}", info.events);
-            report.note(note);
+            report.note(format!("events = \"{}\"", info.events));
         }
         Ok(())
     }
