@@ -132,8 +132,8 @@ mod tests {
         adjust::{Adjust, SetResources},
         merge::CreateMerge,
         proto::{Container, ContainerAdjustment, CreateContainerRequest, CreateContainerResponse},
-        testing::container,
     };
+    use nri_testing::container;
 
     use super::*;
 
