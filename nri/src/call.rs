@@ -11,7 +11,7 @@ use std::{
 use proto_nri::{Event, RemoveContainerRequest, StopContainerRequest};
 use tokio::{
     sync::oneshot,
-    task::JoinHandle,
+    task::{AbortHandle, JoinHandle},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -45,8 +45,14 @@ struct Busy {
     session: Arc<Session>,
     event: Event,
     until: Instant,
-    /// Takes the late answer, and undoes a creation.
-    late: Option<JoinHandle<()>>,
+    late: Option<Undo>,
+}
+
+/// Takes the late answer to a creation, and undoes it.
+struct Undo {
+    task: JoinHandle<()>,
+    /// The answer is there.
+    answered: Arc<AtomicBool>,
 }
 
 impl From<Lane> for Held {
@@ -79,9 +85,11 @@ impl Busy {
             until,
             late,
         } = self;
+        let answered = late.as_ref().map(|undo| undo.answered.clone());
+        let is_undone = answered.is_some();
         let settled = async {
             match late {
-                Some(late) => drop(late.await),
+                Some(undo) => drop(undo.task.await),
                 None => session.peer.settled().await,
             }
         };
@@ -91,22 +99,30 @@ impl Busy {
             () = sleep_until(until) => {}
             () = &mut settled => return,
         }
-        let case = Case {
-            plugin: &session.id,
-            event,
-            policy: &session.settings.policy,
-            misses: session.misses.load(Ordering::SeqCst),
-            exempt: true,
-        };
-        let verdict = policy::decide(case, &Outcome::TimedOut);
-        close_if_due(&shared, &session, &verdict);
+        // An answer whose undo takes longer was in time.
+        if !answered.is_some_and(|answered| answered.load(Ordering::SeqCst)) {
+            let case = Case {
+                plugin: &session.id,
+                event,
+                policy: &session.settings.policy,
+                misses: session.misses.load(Ordering::SeqCst),
+                exempt: true,
+            };
+            let verdict = policy::decide(case, &Outcome::TimedOut);
+            close_if_due(&shared, &session, &verdict);
+        }
         if session.is_closing() || session.settings.policy.on_timeout() != OnTimeout::Skip {
             return;
         }
         session.overdue.begin();
         drop(lane);
-        // It may never answer.
-        let _ = timeout(LATE_WINDOW, settled).await;
+        if is_undone {
+            // Each of its three calls has a limit.
+            settled.await;
+        } else {
+            // It may never answer.
+            let _ = timeout(LATE_WINDOW, settled).await;
+        }
         end_overdue(&session);
     }
 }
@@ -150,7 +166,7 @@ async fn call<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
     deadline: Option<Instant>,
-    late: &mut Option<JoinHandle<()>>,
+    late: &mut Option<Undo>,
 ) -> Called<R::Reply> {
     let policy = &session.settings.policy;
     let limit = shared.timeouts().request_of(policy);
@@ -236,16 +252,18 @@ async fn call_with_late_window<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
     time: Time,
-    late: &mut Option<JoinHandle<()>>,
+    late: &mut Option<Undo>,
 ) -> Delivered<R::Reply> {
     let decided = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicBool::new(false));
     let (tx, mut rx) = oneshot::channel();
     let task = {
         let (session, request, decided) = (session.clone(), request.clone(), decided.clone());
-        let shared = shared.clone();
+        let (shared, answered) = (shared.clone(), answered.clone());
         async move {
             let window = LATE_WINDOW.max(time.limit);
             let delivered = deliver(&session, &request, window, window).await;
+            answered.store(true, Ordering::SeqCst);
             if decided.swap(true, Ordering::SeqCst) {
                 take_late_answer(&shared, &session, &request, delivered.answer.err()).await;
             } else {
@@ -254,14 +272,17 @@ async fn call_with_late_window<R: HookRequest>(
         }
     };
     let task = rt::spawn(task);
-    let is_undone = is_undone(session, R::EVENT);
-    *late = is_undone.then_some(task);
     let mut caller = Caller {
         session,
         request,
-        is_undone,
+        abort: None,
         decided: Some(decided),
     };
+    if is_undone(session, R::EVENT) {
+        *late = Some(Undo { task, answered });
+    } else {
+        caller.abort = Some(task.abort_handle());
+    }
     let lost = |e: oneshot::error::RecvError| Delivered {
         answer: Err(CallError::Lost(e.to_string())),
         as_state_change: false,
@@ -287,11 +308,12 @@ async fn call_with_late_window<R: HookRequest>(
     }
 }
 
-/// Waits for an answer. Dropped: it has given up, and a late answer is not its own any more.
+/// Waits for an answer. Dropped: the task ends with it, but one that undoes a creation goes on.
 struct Caller<'a, R: HookRequest> {
     session: &'a Session,
     request: &'a R,
-    is_undone: bool,
+    /// Of a task that undoes nothing.
+    abort: Option<AbortHandle>,
     /// Set first by the caller: the answer is late; by the answer: it is in time.
     decided: Option<Arc<AtomicBool>>,
 }
@@ -302,11 +324,12 @@ impl<R: HookRequest> Caller<'_, R> {
         let Some(decided) = self.decided.take() else {
             return false;
         };
-        if self.is_undone {
+        let is_undone = self.abort.take().is_none();
+        if is_undone {
             self.session.leave_out(self.request);
         }
         let is_late = !decided.swap(true, Ordering::SeqCst);
-        if !is_late {
+        if !is_late && is_undone {
             self.session.take_in(self.request);
         }
         is_late
@@ -315,6 +338,10 @@ impl<R: HookRequest> Caller<'_, R> {
 
 impl<R: HookRequest> Drop for Caller<'_, R> {
     fn drop(&mut self) {
+        if let Some(task) = self.abort.take().filter(|_| self.decided.is_some()) {
+            self.decided = None;
+            task.abort();
+        }
         self.gives_up();
     }
 }

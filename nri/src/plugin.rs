@@ -152,6 +152,11 @@ impl Session {
         self.left_out.lock().insert(container);
     }
 
+    /// It is sent a new list: every container in it is known to it again.
+    pub(crate) fn take_in_all(&self) {
+        self.left_out.lock().clear();
+    }
+
     /// The events of the request's container are sent to it again.
     pub(crate) fn take_in<R: HookRequest>(&self, request: &R) {
         self.left_out.lock().remove(container_id(request));

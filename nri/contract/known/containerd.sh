@@ -2,7 +2,7 @@
 # Three of containerd's red cells without nri-contract: by crictl and a Go plugin (tests/go/nri-logger, which prints what
 # it is told, and answers the event of -refuse with an error).
 #
-#   hack/contract containerd --run tests/src/bin/nri-contract/known/containerd.sh
+#   hack/contract containerd --run nri/contract/known/containerd.sh
 #
 # Elsewhere: CRI, NRI and IMAGE name the two sockets and an image that is there, RESTART kills the runtime without
 # warning and starts it again; crictl and nri-logger are on the PATH. Exit code 0 if all three show.

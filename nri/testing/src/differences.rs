@@ -19,7 +19,7 @@ use nri::{
 /// Something expected that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// As [`place::path`](crate::place::path) has it: `linux.resources.memory.limit`, `env["DEMO"].value`.
+    /// As [`place::path`](nri::place::path) has it: `linux.resources.memory.limit`, `env["DEMO"].value`.
     pub path: String,
     pub expected: Value,
     /// `None`: nothing is there.
@@ -189,6 +189,8 @@ fn compare(
 /// What a message holds that has nothing set.
 fn is_empty(value: &Value) -> bool {
     match value {
+        // The one field of a wrapper is meant, also where it is 0.
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("value") => false,
         Value::Object(fields) => fields.values().all(is_empty),
         other => is_default(other),
     }

@@ -10,9 +10,8 @@
 //!     Context, CreateAnswer, Plugin, Result,
 //!     adjust::Adjust,
 //!     proto::{Container, ContainerAdjustment, PodSandbox},
-//!     testing::{FakeRuntime, assert_only, container, pod},
 //! };
-//! use nri_testing::{FakeRuntime, assert_includes, container, pod};
+//! use nri_testing::{FakeRuntime, assert_only, container, pod};
 //!
 //! struct Example;
 //!
