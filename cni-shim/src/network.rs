@@ -1,4 +1,4 @@
-//! The interface to the network of all sandboxes: attach, detach, check. `attachments.rs` chooses
+//! The interface to the network of all sandboxes: attach, detach. `attachments.rs` chooses
 //! the backend, and orders effects and records.
 //!
 //! ```text

@@ -96,7 +96,11 @@ fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
 /// What the event log names as set, such as `env["DEMO"]`: the field, its key, and no value.
 pub(super) fn named(changed: &str) -> Change {
     let (field, key) = match changed.strip_suffix(']').and_then(|c| c.split_once('[')) {
-        Some((field, key)) => (field, serde_json::from_str(key).ok()),
+        Some((field, key)) => match serde_json::from_str(key) {
+            Ok(key) => (field, Some(key)),
+            // A key that JSON cannot have.
+            Err(_) => (changed, None),
+        },
         None => (changed, None),
     };
     Change {

@@ -19,11 +19,6 @@ impl Grace {
         self.0.send_replace(deadline(grace));
     }
 
-    /// Whether anybody has asked for a stop.
-    pub fn is_set(&self) -> bool {
-        self.0.borrow().is_some()
-    }
-
     /// Brings the deadline nearer; never moves it away.
     pub fn shorten(&self, grace: Duration) {
         let new = deadline(grace);
