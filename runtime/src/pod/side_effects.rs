@@ -86,8 +86,8 @@ pub fn evict(
 }
 
 /// At once, waiting for no pod; after a failure the rest goes on.
-/// Returns those that failed and were not to be ignored, for the caller to log with their plugin. One that changes nothing fails too where there is no such
-/// container: whoever sent it believes in one.
+/// Returns those that failed and were not to be ignored, for the caller to log with their plugin.
+/// An update that changes nothing also fails if its container does not exist.
 pub async fn update(
     node: &Arc<Node>,
     registry: &Registry,
