@@ -341,10 +341,7 @@ async fn every_walk_of_the_daemon(shape: Shape) {
     count_and_remove(&daemon, &pod, shape).await;
     pod.end().await;
     sweep(&mut daemon, shape).await;
-    assert!(
-        !daemon.log().contains("not fully counted"),
-        "all of it was"
-    );
+    assert!(!daemon.log().contains("not fully counted"), "all of it was");
 }
 
 #[tokio::test(flavor = "multi_thread")]
