@@ -144,7 +144,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.seccomp_policy", "without names", seccomp(|p| p.syscalls[0].names.clear())),
         ("adjust.linux.namespaces[\"dream\"]", "unknown", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "dream".to_owned(), path: String::new() }])),
         ("adjust.linux.namespaces[\"ipc\"]", "absolute", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "ns".to_owned() }])),
-        ("adjust.linux.namespaces[\"ipc\"]", "no namespace at \"/missing\"", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/missing".to_owned() }])),
+        ("adjust.linux.namespaces[\"ipc\"]", "\"/missing\" is not a namespace", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/missing".to_owned() }])),
         ("adjust.linux.namespaces[\"ipc\"]", "another type, net", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/ns/net".to_owned() }])),
         ("adjust.linux.sysctl[\"vm.swappiness\"]", "", linux(|l| l.sysctl = [("vm.swappiness".to_owned(), "1".to_owned())].into())),
         ("adjust.linux.net_devices", "a/b", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "a/b".to_owned() })].into())),
