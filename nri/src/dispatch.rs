@@ -139,7 +139,7 @@ async fn visit<S: Operation>(
     let mut lane = Held::from(lane);
     let mut session = dispatch.asks(slot, event);
     if let Some(session) = &session
-        && !session.hears(step.request())
+        && (!session.events().has(event) || is_undone_at(session, step.request()))
     {
         return not_subscribed(shared, slot, step.request(), told);
     }
@@ -190,6 +190,13 @@ async fn visit<S: Operation>(
         contents,
     };
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
+}
+
+/// Whether the event is of a container whose creation the plugin undoes. While its answer is overdue, it misses such an
+/// event as any other; only the end is not kept for it.
+fn is_undone_at<R: HookRequest>(session: &Session, request: &R) -> bool {
+    let is_missed = session.overdue.since().is_some() && Class::of(R::EVENT) != Class::Teardown;
+    !is_missed && session.is_left_out(request)
 }
 
 /// The event does not wait for the plugin that joins here, which cannot go on without it. False: an older instance is

@@ -136,14 +136,18 @@ impl Session {
         EventMask::from_bits(self.events.load(Ordering::Relaxed))
     }
 
-    /// Whether it gets this event. The removal of a container that was left out is the last event of it.
+    /// Whether it gets this event.
     pub(crate) fn hears<R: HookRequest>(&self, request: &R) -> bool {
+        self.events().has(R::EVENT) && !self.is_left_out(request)
+    }
+
+    /// Whether the request's container is left out. Its removal is the last event of it.
+    pub(crate) fn is_left_out<R: HookRequest>(&self, request: &R) -> bool {
         let mut left_out = self.left_out.lock();
-        let is_left_out = match R::EVENT {
+        match R::EVENT {
             Event::RemoveContainer => left_out.remove(container_id(request)),
             _ => left_out.contains(container_id(request)),
-        };
-        self.events().has(R::EVENT) && !is_left_out
+        }
     }
 
     /// The events of the request's container are not sent to it any more.
