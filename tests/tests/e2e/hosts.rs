@@ -179,7 +179,7 @@ async fn pods_of_every_kind_run_where_a_file_system_context_takes_any_key() {
     let daemon = Daemon::with(Setup::default().refused(&["fsconfig/1:0=OK"])).await;
     let log = daemon.log();
     assert!(
-        log.contains("overlayfs api=Options"),
+        log.contains("overlayfs interface api=Options"),
         "the old way is not taken: {log}"
     );
     let cri = daemon.cri();
