@@ -154,7 +154,8 @@ pub(crate) fn assert_conflict(
     match result {
         Err(MergeError::Conflict(conflict)) => {
             let told = conflict.to_string();
-            for part in [later, earlier, field.as_str_name(), key.unwrap_or("")] {
+            let path = nri::place::path(field, key);
+            for part in [later, earlier, &path] {
                 assert!(told.contains(part), "{told:?} does not name {part:?}");
             }
             assert_eq!(conflict.later, plugin(later));

@@ -232,7 +232,9 @@ fn two_plugins_cannot_both_change_one_value_of_the_target() {
         .apply(&plugin("20-b"), pids())
         .expect_err("two plugins");
     assert!(
-        error.to_string().contains("PidsLimit of container ctr"),
+        error
+            .to_string()
+            .contains("linux.resources.pids.limit of container ctr"),
         "{error}"
     );
 }
