@@ -347,7 +347,7 @@ impl Book {
                 } else if teardown
                     && answered
                     && rank(before.event) >= rank(event)
-                    && (other == no || !undone(instance) && !undone(me))
+                    && (other == no && before.epoch == epoch || !undone(instance) && !undone(me))
                 {
                     faults.push(('h', format!("{what}: #{other} has answered {before_name}")));
                 }
