@@ -18,6 +18,7 @@ use crate::{
     identity::Identity,
     join, limits,
     observe::{Kind, PluginEvent, PluginName},
+    pace::Pace,
     rt,
     shared::{Shared, unknown},
     wire::{mux::Socket, transport::Listener},
@@ -56,11 +57,17 @@ impl Shared {
         let unregistered = users.iter().map(|uid| (*uid, Unregistered::new(most)));
         let unregistered = unregistered.collect::<HashMap<_, _>>();
         let mut pause = Duration::from_millis(100);
+        let pace = Pace::of_connections();
         loop {
+            // Plugins that connect in a loop wait in the socket's queue and cost the pods no time.
+            let next = async {
+                pace.take(&(), 1).await;
+                listener.listener.accept().await
+            };
             let accepted = tokio::select! {
                 biased;
                 () = self.stopped() => return,
-                accepted = listener.listener.accept() => accepted,
+                accepted = next => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {

@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     /// Those of the plugin directory.
     launched: Mutex<BTreeSet<PluginId>>,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: Pace<PluginId>,
     /// Of programs of plugins that connect.
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
@@ -126,7 +126,7 @@ impl Shared {
             in_process,
             launched: Mutex::default(),
             limits: Arc::default(),
-            pace: Pace::default(),
+            pace: Pace::of_updates(),
             lookups: identity::lookups(),
             stopping: watch::Sender::new(false),
             gone: GonePlugins::default(),
