@@ -190,7 +190,7 @@ impl Default for Timeouts {
             registration: Duration::from_secs(5),
             request: Duration::from_secs(2),
             operation: Some(Duration::from_secs(120)),
-            sync: Duration::from_secs(10),
+            sync: Duration::from_secs(5),
             sync_total: None,
         }
     }
