@@ -64,6 +64,16 @@ pub(crate) fn misfit(key: &str, step: &str) -> Option<String> {
     (!fits.contains(&step)).then_some(why)
 }
 
+/// Whether a part of a message asks for a value: an empty table or list is in every message.
+pub(crate) fn asks(wanted: &Value) -> bool {
+    match wanted {
+        Value::Object(fields) => fields.values().any(asks),
+        Value::Array(list) => list.iter().any(asks),
+        Value::Null => false,
+        _ => true,
+    }
+}
+
 /// One thing that a step must come to. A step without an [`Expected::Error`] must not be refused.
 #[derive(Debug, Clone)]
 pub enum Expected {

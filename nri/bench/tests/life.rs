@@ -164,13 +164,23 @@ fn a_rollout_may_be_to_another_program_which_stays() {
         let run = Bench::new().run(&scenario, &flags, &plugin);
         assert_eq!(run.code, 0, "{}", run.text);
     }
-    let scenario = "[[step]]\ndo = \"rollout\"\nwith = [\"x\"]\n";
-    let bench = Bench::new();
-    let socket = bench.path("listen.sock");
-    let flags = ["--listen", socket.to_str().expect("a name")];
-    let run = bench.run(scenario, &flags, &[]);
-    assert_eq!(run.code, 2, "{}", run.text);
-    assert!(run.errors.contains("line 1: `with`"), "{}", run.errors);
+}
+
+#[test]
+fn a_plugin_that_nri_bench_did_not_start_has_no_output_status_or_successor() {
+    for (step, key) in [
+        ("do = \"rollout\"\nwith = [\"x\"]", "with"),
+        ("do = \"run-pod\"\nexpect.prints = [\"x\"]", "expect.prints"),
+        ("do = \"run-pod\"\nexpect.exit = 3", "expect.exit"),
+    ] {
+        let bench = Bench::new();
+        let socket = bench.path("listen.sock");
+        let flags = ["--listen", socket.to_str().expect("a name")];
+        let run = bench.run(&format!("[[step]]\n{step}\n"), &flags, &[]);
+        assert_eq!(run.code, 2, "{}", run.text);
+        let line = format!("line 1: `{key}`");
+        assert!(run.errors.contains(&line), "{}", run.errors);
+    }
 }
 
 /// Another plugin's adjustment of most fields.

@@ -126,6 +126,18 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
             "4: `expect.prints` asks for nothing",
         ),
         (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.prints = [\"\"]",
+            "4: `expect.prints` asks for nothing",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.adjust = { linux = {}, env = [] }",
+            "4: `expect.adjust` asks for nothing",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.late = false",
+            "4: `expect.late` is true, or left out",
+        ),
+        (
             "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.exact = true",
             "4: `expect.exact` needs `expect.adjust`",
         ),

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use nri_record::{REDACTED, json::is_map};
 use serde_json::{Map, Value};
 
-use crate::line::{inline, key};
+use crate::{
+    expect::asks,
+    line::{inline, key},
+};
 
 /// Lines of a step, as far as a scenario can ask for it. `named`: the name of a container of this id; `own`: the id of the one
 /// that is updated.
@@ -17,7 +20,8 @@ pub(super) fn expected(
     let mut lines = String::new();
     let mut adjust = answer.get("adjust").cloned().unwrap_or(Value::Null);
     without_removals(&mut adjust, "", false);
-    for (field, value) in adjust.as_object().into_iter().flatten() {
+    let fields = adjust.as_object().into_iter().flatten();
+    for (field, value) in fields.filter(|(_, value)| asks(value)) {
         let _ = writeln!(lines, "expect.adjust.{} = {}", key(field), inline(value));
     }
     let list = |name: &str| {
@@ -59,9 +63,10 @@ fn without_removals(value: &mut Value, name: &str, of_map: bool) {
         Value::Object(fields) => {
             let keys_are_data = !of_map && is_map(name);
             fields.retain(|key, _| !(keys_are_data && marked(Some(key))));
-            for (key, value) in fields {
+            for (key, value) in fields.iter_mut() {
                 without_removals(value, key, keys_are_data);
             }
+            fields.retain(|_, value| asks(value));
         }
         Value::Array(list) => {
             let keys = ["key", "destination", "path", "type"];
@@ -83,5 +88,25 @@ fn without_removals(value: &mut Value, name: &str, of_map: bool) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_removal_leaves_no_expectation_that_asks_for_nothing() {
+        let of = |adjust: Value| expected(&json!({"adjust": adjust}), None, |_| None);
+        let removal = json!({"key": "-A", "value": ""});
+        assert_eq!(of(json!({"env": [removal.clone()]})), "");
+        assert_eq!(of(json!({"linux": {"devices": [{"path": "-/dev/x"}]}})), "");
+        let set = json!({"key": "B", "value": "1"});
+        assert_eq!(
+            of(json!({"env": [removal, set], "mounts": [{"destination": "-/m"}]})),
+            "expect.adjust.env = [{ key = \"B\", value = \"1\" }]\n"
+        );
     }
 }

@@ -75,6 +75,19 @@ struct Bench {
     _dir: tempfile::TempDir,
 }
 
+/// The key of a step that has a meaning for a plugin's own process only.
+fn needs_own(step: &Step) -> Option<&'static str> {
+    let of_expected = |expected: &Expected| match expected {
+        Expected::Prints(_) => Some("expect.prints"),
+        Expected::Exit(_) => Some("expect.exit"),
+        _ => None,
+    };
+    match step.act {
+        Act::Rollout(Some(_)) => Some("with"),
+        _ => step.expect.iter().find_map(of_expected),
+    }
+}
+
 /// Runs one scenario. `socket`: where plugins connect; one of its own if there is none.
 pub(crate) async fn run(
     scenario: Scenario,
@@ -96,10 +109,12 @@ pub(crate) async fn run(
 
 impl Bench {
     async fn new(scenario: Scenario, how: How, socket: Option<PathBuf>) -> Result<Self, Misuse> {
-        let with = |step: &&Step| matches!(step.act, Act::Rollout(Some(_)));
-        if let (How::Awaited, Some(step)) = (&how, scenario.steps.iter().find(with)) {
-            let why = "`with` is for a plugin that nri-bench starts, not with --listen".to_owned();
-            let line = step.line;
+        let needs_own = scenario
+            .steps
+            .iter()
+            .find_map(|step| Some((step.line, needs_own(step)?)));
+        if let (How::Awaited, Some((line, key))) = (&how, needs_own) {
+            let why = format!("`{key}` is for a plugin that nri-bench starts, not with --listen");
             return Err(Misuse::Step { line, why });
         }
         let dir = tempfile::Builder::new().prefix("nri-bench-").tempdir()?;

@@ -117,8 +117,8 @@ enum Pods {
 struct ExpectTable {
     error: Option<String>,
     adjust: Option<Value>,
-    exact: bool,
-    unchanged: bool,
+    exact: Option<bool>,
+    unchanged: Option<bool>,
     updates: Option<Vec<Value>>,
     evictions: Option<Vec<Value>>,
     resources: Option<Value>,
@@ -126,8 +126,8 @@ struct ExpectTable {
     protocol: Option<Spanned<String>>,
     prints: Option<Vec<String>>,
     within: Option<Spanned<String>>,
-    late: bool,
-    lost: bool,
+    late: Option<bool>,
+    lost: Option<bool>,
     exit: Option<Exit>,
 }
 

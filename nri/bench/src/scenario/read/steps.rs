@@ -180,6 +180,15 @@ impl Reader<'_> {
             line: self.line(&["step", at, "expect", key].map(str::to_owned)),
             why,
         };
+        let flags = [
+            ("exact", exact),
+            ("unchanged", unchanged),
+            ("late", late),
+            ("lost", lost),
+        ];
+        if let Some((key, _)) = flags.iter().find(|(_, flag)| *flag == Some(false)) {
+            return Err(bad(key, format!("`expect.{key}` is true, or left out")));
+        }
         let mut add = |key: &str, expected: Vec<Expected>| match expect::misfit(key, step) {
             Some(why) => Err(bad(key, why)),
             // Whatever comes, it is as expected.
@@ -197,27 +206,25 @@ impl Reader<'_> {
         }
         if let Some(given) = &adjust {
             let (message, wanted) = self.message(&["step", at, "expect", "adjust"], given)?;
-            let asks = wanted.as_object().is_some_and(|fields| !fields.is_empty());
             let mut expected = Vec::new();
-            if asks {
+            if expect::asks(&wanted) {
                 expected.push(Expected::Adjust(wanted));
             }
-            if exact {
+            if exact.is_some() {
                 expected.push(Expected::Exact(Box::new(message)));
             }
             add("adjust", expected)?;
-        } else if exact {
+        } else if exact.is_some() {
             let why = "`expect.exact` needs `expect.adjust` beside it".to_owned();
             return Err(bad("exact", expect::misfit("exact", step).unwrap_or(why)));
         }
-        if unchanged {
+        if unchanged.is_some() {
             add("unchanged", vec![Expected::Unchanged])?;
         }
         if let Some(given) = &resources {
             let path = ["step", at, "expect", "resources"];
             let (_, wanted) = self.message::<LinuxResources>(&path, given)?;
-            let asks = wanted.as_object().is_some_and(|fields| !fields.is_empty());
-            let expected = asks.then_some(Expected::Resources(wanted));
+            let expected = expect::asks(&wanted).then_some(Expected::Resources(wanted));
             add("resources", expected.into_iter().collect())?;
         }
         if let Some(updates) = &updates {
@@ -254,16 +261,18 @@ impl Reader<'_> {
             add("protocol", vec![Expected::Protocol(protocol)])?;
         }
         if let Some(prints) = prints {
-            add("prints", prints.into_iter().map(Expected::Prints).collect())?;
+            let asks = prints.iter().all(|text| !text.is_empty());
+            let expected = prints.into_iter().filter(|_| asks);
+            add("prints", expected.map(Expected::Prints).collect())?;
         }
         if let Some(within) = within {
             let within = self.duration(Some(within), Duration::ZERO)?;
             add("within", vec![Expected::Within(within)])?;
         }
-        if late {
+        if late.is_some() {
             add("late", vec![Expected::Late])?;
         }
-        if lost {
+        if lost.is_some() {
             add("lost", vec![Expected::Lost])?;
         }
         match exit {
