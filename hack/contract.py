@@ -210,10 +210,9 @@ def caught(programs, caught_by, fast):
     except Broken as error:
         return [str(error)], []
     expected = [point for point in points if any(matches(globs, point) for globs in caught_by)]
-    wrong = [f"not caught by {point}" for point in expected if point not in failed]
+    wrong = [f"no point matches {globs}" for globs in caught_by if not any(matches(globs, point) for point in points)]
+    wrong += [f"not caught by {point}" for point in expected if point not in failed]
     wrong += [f"also caught by {point}" for point in failed if point not in expected]
-    if not failed:
-        wrong.append("caught by no point")
     return wrong, failed
 
 
