@@ -140,7 +140,8 @@ impl Misdeed {
     async fn connection(self, mut raw: Raw, index: &str) -> Ended {
         let name = match self {
             Self::SlowAtKept => "must",
-            _ => "hostile",
+            // The runtime remembers plugins that failed by name: each row begins anew.
+            _ => self.name(),
         };
         raw.register(index, name).await;
         let mut ended = Ended::Unregistered;
