@@ -184,7 +184,8 @@ async fn call<R: HookRequest>(
         OnTimeout::Close => false,
     };
     let delivered = if takes_late {
-        call_with_late_window(shared, session, request, time, late).await
+        // On the heap: it is large, and few calls need it.
+        Box::pin(call_with_late_window(shared, session, request, time, late)).await
     } else {
         let busy = match policy.on_timeout() {
             OnTimeout::Skip => LATE_WINDOW.max(limit),
