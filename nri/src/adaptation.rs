@@ -1,4 +1,4 @@
-//! The runtime side as a runtime uses it: called once per event, and stopped. `builder.rs` makes it.
+//! The API that a runtime calls: one method per event, and shutdown. `builder.rs` creates it.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use crate::{
     wire::event::HookRequest,
 };
 
-/// How long shutdown waits for plugins to end.
+/// Limit of the wait for plugins to end at shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// The NRI turn: one holder at a time, first come first served. Events that carry updates need it,
-/// because updates cross containers; hold it until the updates are applied, and await nothing else
-/// meanwhile (no network, image, process or grace period). A plugin that gets the event, and connects while it is held, is
-/// synchronised when it is dropped.
+/// because updates cross containers. Keep it until the updates are applied, and await nothing else
+/// meanwhile (no network, image, process or grace period). A plugin that gets the event and
+/// connects during the turn is synchronised after it.
 pub struct Turn {
     roster: Arc<Roster>,
     _guard: tokio::sync::OwnedMutexGuard<()>,
@@ -38,22 +38,22 @@ impl Drop for Turn {
     }
 }
 
-/// Keeps plugins from joining while it, or a clone of it, lives (NRI-319). For runtimes that cannot
-/// keep the rule about [`Source::snapshot`](crate::Source::snapshot); others do without. Hand the one you have down instead of
-/// taking another.
+/// Keeps plugins from joining while it, or a clone of it, lives (NRI-319). Only for runtimes that
+/// cannot keep the rule of [`Source::snapshot`](crate::Source::snapshot). Pass the existing one
+/// down instead of taking another.
 #[derive(Debug, Clone)]
 pub struct BlockSync {
     _guard: Arc<tokio::sync::OwnedRwLockReadGuard<()>>,
 }
 
-/// The runtime side of NRI. Clones are handles to the same thing; when the last is dropped, plugins
-/// are let go as by [`Adaptation::shutdown`].
+/// The runtime side of NRI. Clones are handles to the same object; dropping the last one
+/// disconnects the plugins as [`Adaptation::shutdown`] does.
 #[derive(Clone)]
 pub struct Adaptation {
     pub(crate) shared: Arc<Handle>,
 }
 
-/// Events that nobody can refuse.
+/// Events that plugins cannot reject.
 macro_rules! tell {
     ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) by $request:ident;)*) => {
         $($(#[$doc])*
@@ -63,7 +63,7 @@ macro_rules! tell {
     };
 }
 
-/// `policy.rs` lets no outcome abort a teardown or a notification; the type cannot say so.
+/// `policy.rs` lets no outcome abort a teardown or a notification; the type cannot express that.
 fn never_refused(told: Result<Told, Refused>) -> Told {
     told.unwrap_or_else(|refused| Told {
         deliveries: refused.deliveries,
@@ -72,8 +72,8 @@ fn never_refused(told: Result<Told, Refused>) -> Told {
 }
 
 impl Adaptation {
-    /// Waits for plugins that get this event and are being synchronised, then for the NRI turn. Plugins that get it, and
-    /// connect from now on, are synchronised after the turn.
+    /// Waits for plugins that get this event and are being synchronised, then for the NRI turn.
+    /// Plugins that get it and connect later are synchronised after the turn.
     pub async fn turn(&self, event: Event) -> Turn {
         let shared = &**self.shared;
         let deadline = Instant::now() + shared.longest_join();
@@ -89,8 +89,9 @@ impl Adaptation {
         }
     }
 
-    /// Runs `change` under the mutex of the cut: a plugin that joins sees what it changes in
-    /// [`Source::snapshot`](crate::Source::snapshot) wholly or not at all. Keep it short; do not call the [`Adaptation`] in it.
+    /// Runs `change` under the mutex of the cut: a joining plugin sees all of the change in
+    /// [`Source::snapshot`](crate::Source::snapshot) or nothing of it. Keep it short; do not call
+    /// the [`Adaptation`] in it.
     pub fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
         self.shared.roster.cut(change)
     }
@@ -107,7 +108,7 @@ impl Adaptation {
         dispatch(&self.shared, &mut step).await
     }
 
-    /// The sandbox is ready but for this (NRI-1110…1117).
+    /// The last step before the sandbox is ready (NRI-1110…1117).
     pub async fn run_pod_sandbox(&self, pod: PodSandbox) -> Result<Ran, Refused> {
         let mut step = operation::Run {
             merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
@@ -123,9 +124,9 @@ impl Adaptation {
     tell! {
         /// The pod's resources have changed.
         post_update_pod_sandbox(pod: PodSandbox) by PostUpdatePodSandboxRequest;
-        /// All containers are stopped, nothing is torn down yet (NRI-1130…1134).
+        /// All containers are stopped; teardown has not begun (NRI-1130…1134).
         stop_pod_sandbox(pod: PodSandbox) by StopPodSandboxRequest;
-        /// The pod is about to leave the list (NRI-1140…1143).
+        /// The pod is about to be removed from the list (NRI-1140…1143).
         remove_pod_sandbox(pod: PodSandbox) by RemovePodSandboxRequest;
         /// The container is in the runtime's list.
         post_create_container(pod: PodSandbox, container: Container) by PostCreateContainerRequest;
@@ -137,7 +138,7 @@ impl Adaptation {
         remove_container(pod: PodSandbox, container: Container) by RemoveContainerRequest;
     }
 
-    /// The container's process is there but for its exec.
+    /// The container's process exists and waits for its exec.
     pub async fn start_container(
         &self,
         pod: PodSandbox,
@@ -162,8 +163,8 @@ impl Adaptation {
         .await
     }
 
-    /// The container's spec is ready, nothing of it is made. Plugins adjust it one after the other,
-    /// each seeing what those before it did; then validators judge the sum.
+    /// The container's spec is ready; none of its resources exist. Plugins adjust it one after the
+    /// other, each sees the earlier adjustments; then validators check the result.
     pub async fn create_container(
         &self,
         turn: &Turn,
@@ -233,46 +234,46 @@ impl Adaptation {
         }
     }
 
-    /// True while any plugin is there or being synchronised: somebody to tell. Cheap, for before each
+    /// True while any plugin is connected or being synchronised. Cheap enough to call before each
     /// operation.
     pub fn has_plugins(&self) -> bool {
         self.shared.roster.is_taken()
     }
 
-    /// An update or an eviction that this plugin asked for in an answer could not be had (`merged.askers` says whose it
-    /// was): logged, and counted as an error of the plugin.
+    /// Logs that an update or an eviction which this plugin requested in an answer failed, and
+    /// counts it as an error of the plugin. `merged.askers` names the plugin.
     pub fn wish_failed(&self, plugin: &PluginId, what: &str) {
         self.shared.wish_failed(plugin, what);
     }
 
-    /// How long plugins have.
+    /// The time limits of plugin calls.
     pub fn timeouts(&self) -> Timeouts {
         self.shared.timeouts()
     }
 
-    /// Changes how long plugins have, from the next call on.
+    /// Changes the time limits, from the next call on.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.shared.set_timeouts(timeouts);
     }
 
-    /// Every plugin that is there, and every required or must-run one that is not.
+    /// Every connected plugin, and every required or must-run one that is absent.
     pub fn plugins(&self) -> Vec<PluginInfo> {
         self.shared.plugins()
     }
 
-    /// Counts and latencies as Prometheus text; `prefix` stands before each name, such as
-    /// `containerd_nri` does in containerd (NRI-451).
+    /// Counts and latencies as Prometheus text; `prefix` precedes each name, such as
+    /// `containerd_nri` in containerd (NRI-451).
     pub fn metrics(&self, prefix: &str) -> String {
         self.shared.metrics(prefix)
     }
 
-    /// Stops listening, says goodbye to all plugins, ends those that were launched. Bounded.
+    /// Stops listening, sends Shutdown to all plugins, ends the launched ones. Bounded.
     pub async fn shutdown(&self, reason: &str) {
         shutdown(&self.shared, reason).await;
     }
 }
 
-/// The handle's share: when the last handle goes, plugins are let go.
+/// Dropping the last handle disconnects the plugins.
 pub(crate) struct Handle(pub(crate) Arc<Shared>);
 
 impl Deref for Handle {
@@ -289,7 +290,7 @@ impl Drop for Handle {
     }
 }
 
-/// No new plugins; those there are, are asked to go.
+/// Rejects new plugins and asks the connected ones to close.
 fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
     shared.stopping.send_replace(true);
     let mut sessions: Vec<_> = shared

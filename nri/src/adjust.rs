@@ -1,5 +1,5 @@
-//! Writing adjustments and updates (NRI-920): one method for each thing a plugin can say,
-//! removals included, chained on the wire messages themselves.
+//! Builders of adjustments and updates (NRI-920): one method per field of the protocol, removals
+//! included, chained on the wire messages themselves.
 //!
 //! ```
 //! use nri::adjust::{Adjust, SetResources, Strip};
@@ -10,9 +10,9 @@
 //! assert!(adjust.strip().is_some());
 //! ```
 //!
-//! `add_…` fails the creation if another plugin set the same thing; `set_…` first removes and so
-//! overrides it. Where a `set_…` is missing the wire has no removal to override with: a second plugin
-//! always conflicts. Pure: no I/O, no clock.
+//! `add_…` fails the creation if another plugin set the same field; `set_…` first removes it and so
+//! overrides it. Fields without a `set_…` have no removal on the wire: a second plugin always
+//! conflicts. Pure: no I/O, no clock.
 
 use proto_nri::{
     CdiDevice, ContainerAdjustment, Hook, Hooks, KeyValue, LinuxContainerAdjustment, LinuxDevice,
@@ -34,7 +34,7 @@ pub fn marked(key: impl AsRef<str>) -> String {
     format!("-{}", key.as_ref())
 }
 
-/// The kinds of OCI hook, in the order in which a runtime takes them.
+/// The kinds of OCI hook, in the order in which a runtime runs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HookKind {
     Prestart,
@@ -59,7 +59,7 @@ impl HookKind {
     }
 }
 
-/// The rlimits that Linux has, as they are called after `RLIMIT_`.
+/// The rlimits of Linux, by their names after `RLIMIT_`.
 pub const RLIMITS: &[&str] = &[
     "AS",
     "CORE",
@@ -79,9 +79,9 @@ pub const RLIMITS: &[&str] = &[
     "STACK",
 ];
 
-/// Says what is to be different about a container being created.
+/// Sets the adjustments of a container being created.
 pub trait Adjust: Sized {
-    /// What is adjusted.
+    /// The adjustment to change.
     fn adjustment(&mut self) -> &mut ContainerAdjustment;
 
     fn add_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
@@ -98,7 +98,7 @@ pub trait Adjust: Sized {
         self
     }
 
-    /// Overrides what an earlier plugin set.
+    /// Overrides an earlier plugin's value.
     fn set_annotation(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let key = key.into();
         self.remove_annotation(&key).add_annotation(key, value)
@@ -117,7 +117,7 @@ pub trait Adjust: Sized {
         })
     }
 
-    /// Overrides what an earlier plugin mounted there.
+    /// Overrides an earlier plugin's mount there.
     fn set_mount(&mut self, mount: Mount) -> &mut Self {
         self.remove_mount(&mount.destination).add_mount(mount)
     }
@@ -134,19 +134,19 @@ pub trait Adjust: Sized {
         self.add_env(marked(name), "")
     }
 
-    /// Overrides what an earlier plugin set.
+    /// Overrides an earlier plugin's value.
     fn set_env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let name = name.into();
         self.remove_env(&name).add_env(name, value)
     }
 
-    /// Replaces the whole command line, unless another plugin did.
+    /// Replaces the complete command line; conflicts if another plugin did.
     fn add_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self {
         self.adjustment().args = args.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Replaces the whole command line, also if another plugin did.
+    /// Replaces the complete command line, also if another plugin did.
     fn set_args<S: Into<String>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Self {
         let args = args.into_iter().map(Into::into);
         self.adjustment().args = std::iter::once(String::new()).chain(args).collect();
@@ -173,7 +173,7 @@ pub trait Adjust: Sized {
         })
     }
 
-    /// Overrides what an earlier plugin put there.
+    /// Overrides an earlier plugin's device at this path.
     fn set_device(&mut self, device: LinuxDevice) -> &mut Self {
         self.remove_device(&device.path).add_device(device)
     }
@@ -196,7 +196,8 @@ pub trait Adjust: Sized {
         self
     }
 
-    /// `kind`: network, pid, mount, ipc, uts, user, cgroup or time; an empty `path` makes a new one.
+    /// `kind`: network, pid, mount, ipc, uts, user, cgroup or time; an empty `path` makes a new
+    /// one.
     fn add_namespace(&mut self, kind: impl Into<String>, path: impl Into<String>) -> &mut Self {
         linux(self).namespaces.push(LinuxNamespace {
             r#type: kind.into(),
@@ -219,13 +220,13 @@ pub trait Adjust: Sized {
         self.add_sysctl(marked(key), "")
     }
 
-    /// Overrides what an earlier plugin set.
+    /// Overrides an earlier plugin's value.
     fn set_sysctl(&mut self, key: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let key = key.into();
         self.remove_sysctl(&key).add_sysctl(key, value)
     }
 
-    /// Moves the host's interface `host` in under `name`; empty: it keeps its name.
+    /// Moves the host's interface `host` in as `name`; if `name` is empty it keeps its name.
     fn add_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self {
         let device = LinuxNetDevice { name: name.into() };
         linux(self).net_devices.insert(host.into(), device);
@@ -236,7 +237,7 @@ pub trait Adjust: Sized {
         self.add_net_device(marked(host), "")
     }
 
-    /// Overrides what an earlier plugin said of `host`.
+    /// Overrides an earlier plugin's setting for `host`.
     fn set_net_device(&mut self, host: impl Into<String>, name: impl Into<String>) -> &mut Self {
         let host = host.into();
         self.remove_net_device(&host).add_net_device(host, name)
@@ -290,7 +291,7 @@ pub trait Adjust: Sized {
         self
     }
 
-    /// Takes the container out of RDT; beside a value: overrides earlier plugins.
+    /// Removes the container from RDT; together with a value it overrides earlier plugins.
     fn remove_rdt(&mut self) -> &mut Self {
         rdt(self).remove = true;
         self
@@ -303,7 +304,7 @@ impl Adjust for ContainerAdjustment {
     }
 }
 
-/// The part for Linux, made if it is not there.
+/// The Linux part, created if absent.
 fn linux(of: &mut impl Adjust) -> &mut LinuxContainerAdjustment {
     of.adjustment().linux.get_or_insert_default()
 }

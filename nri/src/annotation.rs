@@ -2,8 +2,8 @@
 
 use proto_nri::PodSandbox;
 
-/// The annotation that holds for a container: `KEY/container.<name>`, else `KEY/pod`, else `KEY`,
-/// of its pod; the first there is, also if it is empty (NRI-642).
+/// The annotation of its pod that applies to a container: `KEY/container.<name>`, else `KEY/pod`,
+/// else `KEY`; the first that exists, even if it is empty (NRI-642).
 pub fn effective_annotation<'a>(
     pod: &'a PodSandbox,
     key: &str,

@@ -1,7 +1,7 @@
-//! Backlog of must-run plugins: Stop and Remove events they have not acknowledged, kept until they have, for ten minutes,
-//! or until they have failed at one twice more (O-1).
+//! Backlog of must-run plugins: unacknowledged Stop and Remove events. An event is kept until it is
+//! acknowledged, for ten minutes, or until two more attempts at it have failed (O-1).
 //!
-//! An event is kept by `dispatch.rs` when `policy.rs` says so. `kept.rs` sends it again.
+//! `dispatch.rs` keeps an event when `policy.rs` decides so. `kept.rs` sends it again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,11 +22,11 @@ use crate::{
     wire::event::{HookRequest, container_id, pod_id},
 };
 
-/// How long an event is kept.
+/// Age at which an event is dropped.
 pub(crate) const KEEP: Duration = Duration::from_secs(600);
-/// How many are kept for one plugin; the oldest goes first.
+/// Events kept for one plugin; the oldest is dropped first.
 pub(crate) const MAX_KEPT: usize = 4096;
-/// How often a plugin may fail at an event that it is sent again.
+/// Failed resends of one event before it is dropped.
 const MAX_TRIES: u32 = 2;
 
 /// A teardown event.
@@ -39,7 +39,7 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
-    /// `None` if it is no teardown event.
+    /// `None` if it is not a teardown event.
     pub(crate) fn of<R: HookRequest>(request: &R) -> Option<Self> {
         let pod = request.pod().cloned();
         let container = request.container().cloned();
@@ -85,7 +85,7 @@ impl About {
         }
     }
 
-    /// This event is of the other's object, or of a container of that pod.
+    /// Whether this event concerns the other's object, or a container of that pod.
     fn is_of(&self, object: &Self) -> bool {
         self.pod == object.pod
             && (object.container.is_empty() || self.container == object.container)
@@ -101,9 +101,9 @@ struct Entry {
     at: Instant,
     about: About,
     event: Kept,
-    /// How often it was sent again, and failed.
+    /// Number of failed resends.
     tries: u32,
-    /// Who was late with its answer, and may still give it: it is not asked again meanwhile.
+    /// The instance that may still answer late; it is not called again meanwhile.
     owed_by: Weak<Session>,
 }
 
@@ -118,7 +118,8 @@ impl Entry {
 pub(crate) struct Backlog(Mutex<BTreeMap<PluginId, VecDeque<Entry>>>);
 
 impl Backlog {
-    /// Works on what is kept for a plugin, if anything is, once what is too old is out; gives that too.
+    /// Drops expired entries, then runs `work` on the plugin's backlog, if any; also returns the
+    /// expired.
     fn with<T: Default>(
         &self,
         plugin: &PluginId,
@@ -139,8 +140,8 @@ impl Backlog {
         (result, expired)
     }
 
-    /// Keeps an event for a plugin. `tried`: the plugin was asked, and failed. `owed_by` may answer late. Gives the events
-    /// that had to be given up.
+    /// Keeps an event for a plugin. `tried`: a call has failed. `owed_by` may answer late. Returns
+    /// the events that were dropped for it.
     pub(crate) fn keep(
         &self,
         plugin: &PluginId,
@@ -177,8 +178,9 @@ impl Backlog {
         expired
     }
 
-    /// The oldest event for this plugin that it does not owe an answer to; it stays until [`Backlog::answered`]. And the
-    /// events that were too old. `before`: only those of that event's object, but not that event, which comes anew.
+    /// The plugin's oldest event without an outstanding answer, which stays until
+    /// [`Backlog::answered`], and the expired events. `before`: only events of that event's object,
+    /// except that event itself, which is about to be sent again.
     pub(crate) fn oldest(
         &self,
         session: &Arc<Session>,
@@ -194,7 +196,7 @@ impl Backlog {
         })
     }
 
-    /// The plugin has answered the event. Nothing of an object comes after its Remove.
+    /// The plugin has answered the event. An object's Remove also ends all its other events.
     pub(crate) fn answered(&self, plugin: &PluginId, event: &About) {
         self.with(plugin, |kept| {
             kept.retain(|entry| {
@@ -207,7 +209,7 @@ impl Backlog {
         });
     }
 
-    /// The plugin will not answer the event any more: it may be sent again.
+    /// The plugin will not answer the event any more: it can be sent again.
     pub(crate) fn unanswered(&self, plugin: &PluginId, event: &About) {
         self.with(plugin, |kept| {
             let entry = kept.iter_mut().find(|entry| entry.about == *event);
@@ -217,7 +219,7 @@ impl Backlog {
         });
     }
 
-    /// How many are kept for a plugin.
+    /// Number of events kept for a plugin.
     pub(crate) fn backlog(&self, plugin: &PluginId) -> usize {
         self.with(plugin, |kept| kept.len()).0
     }

@@ -1,4 +1,4 @@
-//! What an [`Adaptation`] is built from, and its start.
+//! Builds and starts an [`Adaptation`].
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Collects what [`Adaptation`] needs.
+/// Collects the parts of an [`Adaptation`].
 #[derive(Default)]
 pub struct Builder {
     runtime_name: String,
@@ -34,7 +34,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// All settings at once; the methods below change single ones.
+    /// Replaces all settings; the methods below change single ones.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
@@ -89,19 +89,21 @@ impl Builder {
         self
     }
 
-    /// For all parts of Synchronize together; three times as long as for one by default.
+    /// For all parts of Synchronize together; three times the limit of one part by default.
     pub fn sync_total_timeout(mut self, limit: Duration) -> Self {
         self.settings.timeouts.sync_total = Some(limit);
         self
     }
 
-    /// Whether the newer of two plugins with one id is called alone ([`Settings::replace_same_name`]).
+    /// Whether the newer of two plugins with one id is called alone
+    /// ([`Settings::replace_same_name`]).
     pub fn replace_same_name(mut self, newer_alone: bool) -> Self {
         self.settings.replace_same_name = newer_alone;
         self
     }
 
-    /// Experimental: whether answers to RunPodSandbox may give the pod addresses ([`Settings::pod_ips`]).
+    /// Experimental: whether answers to RunPodSandbox may give the pod addresses
+    /// ([`Settings::pod_ips`]).
     pub fn pod_ips(mut self, taken: bool) -> Self {
         self.settings.pod_ips = taken;
         self
@@ -113,8 +115,8 @@ impl Builder {
         self
     }
 
-    /// What each call to a plugin carries beside its request, such as the context of a trace. Called with the
-    /// method's name by the task that calls; keys in lower case.
+    /// Metadata of each call to a plugin, such as a trace context. Called with the method's name by
+    /// the calling task; keys in lower case.
     pub fn call_metadata(
         mut self,
         metadata: impl Fn(&str) -> Vec<(String, String)> + Send + Sync + 'static,
@@ -123,8 +125,8 @@ impl Builder {
         self
     }
 
-    /// Shows the bytes of every connection of a plugin to a [`Watch`] of its own, such as a connection of a recording
-    /// (the package nri-record).
+    /// Gives each plugin connection its own [`Watch`], which sees the connection's bytes, such as a
+    /// connection of a recording (the package nri-record).
     pub fn watch<W: Watch + 'static>(
         mut self,
         watch: impl Fn() -> W + Send + Sync + 'static,
@@ -139,15 +141,15 @@ impl Builder {
         self
     }
 
-    /// A plugin of this process: a [`Plugin`](crate::Plugin), or a table of handlers. Several are started in
-    /// the order of these calls.
+    /// A plugin of this process: a [`Plugin`](crate::Plugin), or a table of handlers. Several start
+    /// in the order of these calls.
     pub fn in_process(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
         self.in_process.push((id, plugin.into()));
         self
     }
 
-    /// The default validator as a plugin of this process, in front of all others (NRI-206). Does
-    /// nothing unless it is enabled.
+    /// The default validator as a plugin of this process, before all others (NRI-206). Has no
+    /// effect unless it is enabled.
     pub fn default_validator(mut self, validator: DefaultValidator) -> Self {
         if validator.enable {
             self.in_process
@@ -160,9 +162,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Someone else answers at the socket, something that is no socket is in its place, the plugin
-    /// directory cannot be read, or an in-process plugin fails. A launched plugin that fails is
-    /// reported and left out.
+    /// Another server answers at the socket, its path is not a socket, the plugin directory cannot
+    /// be read, or an in-process plugin fails. A launched plugin that fails is reported and left
+    /// out.
     pub async fn start(self) -> Result<Adaptation, StartError> {
         let source = self.source.ok_or(StartError::NoSource)?;
         if self.runtime_name.is_empty() || self.runtime_version.is_empty() {
@@ -181,7 +183,7 @@ impl Builder {
             self.watches,
             ids.collect(),
         ));
-        // Lets go of everything should a later step fail.
+        // Releases everything if a later step fails.
         let handle = Arc::new(Handle(shared.clone()));
         if let Some(path) = &shared.settings.socket {
             transport::ensure_free(path).await?;
@@ -203,7 +205,7 @@ impl Builder {
 }
 
 impl Adaptation {
-    /// Begins with the names that plugins are told.
+    /// Begins with the runtime's name and version, which are sent to plugins.
     pub fn builder(name: impl Into<String>, version: impl Into<String>) -> Builder {
         Builder {
             runtime_name: name.into(),

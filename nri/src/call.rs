@@ -1,4 +1,4 @@
-//! One event to one plugin: in time, late, or not at all.
+//! One event at one plugin: in time, late, or unanswered.
 
 use std::{
     sync::{
@@ -30,11 +30,11 @@ use crate::{
     wire::rpc::CallError,
 };
 
-/// How long an overdue answer is waited for where `on_timeout = "skip"`.
+/// Limit of the wait for a late answer with `on_timeout = "skip"`.
 const LATE_WINDOW: Duration = Duration::from_secs(60);
 
-/// A plugin's lane while it is called. Whoever has it gave up half way, or the operation's own time is over: the plugin is
-/// still busy, and gets its next event when it has answered, or its time for this one is over too.
+/// A plugin's lane during a call. If the caller gives up early or the operation's own time ends,
+/// the plugin is still busy: it gets its next event after its answer or its own time limit.
 pub(crate) struct Held {
     lane: Option<Lane>,
     busy: Option<Busy>,
@@ -51,7 +51,7 @@ struct Busy {
 /// Takes the late answer to a creation, and undoes it.
 struct Undo {
     task: JoinHandle<()>,
-    /// The answer is there.
+    /// The answer has arrived.
     answered: Arc<AtomicBool>,
 }
 
@@ -76,7 +76,7 @@ impl Drop for Held {
 }
 
 impl Busy {
-    /// Late is late, also where nobody waits any more.
+    /// Handles a late answer, even without a waiting caller.
     async fn settle(self, lane: Lane) {
         let Self {
             shared,
@@ -99,7 +99,7 @@ impl Busy {
             () = sleep_until(until) => {}
             () = &mut settled => return,
         }
-        // An answer whose undo takes longer was in time.
+        // An answer is in time even if its undo takes longer.
         if !answered.is_some_and(|answered| answered.load(Ordering::SeqCst)) {
             let case = Case {
                 plugin: &session.id,
@@ -120,14 +120,14 @@ impl Busy {
             // Each of its three calls has a limit.
             settled.await;
         } else {
-            // It may never answer.
+            // The plugin may never answer.
             let _ = timeout(LATE_WINDOW, settled).await;
         }
         end_overdue(&session);
     }
 }
 
-/// Calls the plugin whose lane this is.
+/// Calls the plugin of this lane.
 pub(crate) async fn ask<R: HookRequest>(
     shared: &Arc<Shared>,
     lane: &mut Held,
@@ -151,16 +151,16 @@ pub(crate) async fn ask<R: HookRequest>(
     called
 }
 
-/// What came of a call.
+/// Result of a call.
 pub(crate) struct Called<A> {
     pub(crate) outcome: Outcome,
     pub(crate) reply: Option<A>,
-    /// Of the request, which would have been too long.
+    /// Fields that were left out because the request was too long.
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Calls one plugin. An operation whose `deadline` ends the call is cancelled; that is not the plugin's fault. `late`: the
-/// task that undoes a creation whose answer is late.
+/// Calls one plugin. An operation whose `deadline` ends the call is cancelled; that is not the
+/// plugin's fault. `late`: the task that undoes a creation whose answer is late.
 async fn call<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
@@ -179,7 +179,7 @@ async fn call<R: HookRequest>(
     let is_kept = policy.must_run && Class::of(R::EVENT) == Class::Teardown;
     let takes_late = match policy.on_timeout() {
         OnTimeout::Skip => left.is_none() || is_undone(session, R::EVENT),
-        // A late answer acknowledges.
+        // A late answer acknowledges the event.
         OnTimeout::Keep => left.is_none() && is_kept,
         OnTimeout::Close => false,
     };
@@ -212,7 +212,7 @@ async fn call<R: HookRequest>(
     }
 }
 
-/// How long an answer is waited for, and the plugin's own limit: an operation may have less time left.
+/// Time left for the answer, and the plugin's own limit: the operation may have less time.
 #[derive(Clone, Copy)]
 struct Time {
     wait: Duration,
@@ -229,13 +229,13 @@ async fn deliver<R: HookRequest>(
     delivered.await
 }
 
-/// Whether the plugin undoes this event where its answer is late (G-34).
+/// Whether the plugin undoes this event after a late answer (G-34).
 fn is_undone(session: &Session, event: Event) -> bool {
     session.settings.policy.on_timeout() == OnTimeout::Skip
         && policy::late(event, true) == Late::Undo
 }
 
-/// What a call that failed is to the operation.
+/// The outcome of a failed call.
 pub(crate) fn failure_of(error: CallError) -> Outcome {
     match error {
         CallError::Status(status) => Outcome::Refused(status),
@@ -246,8 +246,8 @@ pub(crate) fn failure_of(error: CallError) -> Outcome {
     }
 }
 
-/// Gives up after its time, and leaves a task that takes the late answer. A plugin of the policy `Skip` that has had its
-/// own limit is skipped until then.
+/// Gives up at the limit, and leaves a task that takes the late answer. A plugin of the policy
+/// `Skip` that exceeded its own limit is skipped until then.
 async fn call_with_late_window<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
@@ -309,18 +309,18 @@ async fn call_with_late_window<R: HookRequest>(
     }
 }
 
-/// Waits for an answer. Dropped: the task ends with it, but one that undoes a creation goes on.
+/// Waits for an answer. Dropping it aborts the task, unless the task undoes a creation.
 struct Caller<'a, R: HookRequest> {
     session: &'a Session,
     request: &'a R,
     /// Of a task that undoes nothing.
     abort: Option<AbortHandle>,
-    /// Set first by the caller: the answer is late; by the answer: it is in time.
+    /// Set first by the caller: the answer is late. Set first by the answer: it is in time.
     decided: Option<Arc<AtomicBool>>,
 }
 
 impl<R: HookRequest> Caller<'_, R> {
-    /// False: the answer is there.
+    /// False if the answer has arrived.
     fn gives_up(&mut self) -> bool {
         let Some(decided) = self.decided.take() else {
             return false;
@@ -347,7 +347,7 @@ impl<R: HookRequest> Drop for Caller<'_, R> {
     }
 }
 
-/// Takes a late answer, or that none will come.
+/// Takes a late answer, or the fact that none will come.
 async fn take_late_answer<R: HookRequest>(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
@@ -360,7 +360,7 @@ async fn take_late_answer<R: HookRequest>(
     }
     if Class::of(R::EVENT) == Class::Teardown {
         let event = About::of(request);
-        // With its lane held: whoever called it has kept the event by then.
+        // With its lane: by then the caller has kept the event.
         let slot = shared.roster.slot_of(session);
         let _lane = match &slot {
             Some(slot) => Some(slot.take_place().wait().await),
@@ -374,15 +374,15 @@ async fn take_late_answer<R: HookRequest>(
     end_overdue(session);
 }
 
-/// The plugin gets events again, and what was kept for it meanwhile.
+/// The plugin gets events again, and the events kept for it meanwhile.
 fn end_overdue(session: &Session) {
     session.overdue.end();
     session.kept.notify_one();
 }
 
-/// The plugin believes in a container whose adjustments were never made: takes it back.
+/// Undoes a container at a plugin whose adjustments were never applied.
 async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
-    // It gets nothing else meanwhile.
+    // The plugin gets no other event meanwhile.
     let limit = LATE_WINDOW.max(shared.timeouts().request_of(&session.settings.policy));
     let (pod, container) = (request.pod().cloned(), request.container().cloned());
     let stop = StopContainerRequest {

@@ -1,5 +1,5 @@
-//! Synchronize in messages that fit: greedy packing by encoded length (NRI-320, NRI-323). An object that
-//! fits in none is shortened.
+//! Splits Synchronize into messages within the size limit: greedy packing by encoded length
+//! (NRI-320, NRI-323). An object that exceeds a message is shortened.
 //!
 //! Pure: no I/O, no clock.
 
@@ -11,14 +11,14 @@ use crate::{
     source::Snapshot,
 };
 
-/// A message of Synchronize, and what its objects lack.
+/// A message of Synchronize, and the fields missing from its objects.
 #[derive(Debug, Default, PartialEq)]
 pub struct Chunk {
     pub message: SynchronizeRequest,
     pub left_out: Vec<LeftOut>,
 }
 
-/// A list cut into messages that fit (NRI-320, NRI-323).
+/// A list split into messages within the size limit (NRI-320, NRI-323).
 struct Chunks {
     max: usize,
     /// Of the last one.
@@ -44,7 +44,7 @@ impl Chunks {
         &mut self.chunks[last].message
     }
 
-    /// By how much an object of this size is too long for any message, its names included.
+    /// Bytes by which an object of this size exceeds any message, its names included.
     fn excess(&self, size: usize) -> Option<usize> {
         (size > self.max).then(|| size + shorten::NAMES - self.max)
     }

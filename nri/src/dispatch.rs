@@ -1,8 +1,8 @@
 //! Ordered dispatch: one event to all plugins, one after the other (NRI-402…415).
 //!
-//! [`visit`] gets one plugin's outcome, `policy.rs` says what it means, `settle.rs` carries that out.
-//! Setup events stop at the first refusal; teardown and notifications reach everyone and never fail.
-//! No lock is held while a plugin is called but its own lane.
+//! [`visit`] gets one plugin's outcome, `policy.rs` decides its consequences, `settle.rs` applies
+//! them. Setup events stop at the first rejection; teardown and notifications reach every plugin
+//! and never fail. During a plugin call only its own lane is locked.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     wire::event::{HookRequest, container_id, pod_id},
 };
 
-/// Delivers one event to all plugins that are or become subscribed while it is under way.
+/// Delivers one event to all plugins that are, or become, subscribed during the dispatch.
 pub(crate) async fn dispatch<S: Operation>(
     shared: &Arc<Shared>,
     step: &mut S,
@@ -39,7 +39,7 @@ async fn deliver_to_all<S: Operation>(shared: &Arc<Shared>, step: &mut S) -> Res
     let deadline = shared.deadline_of(event);
     let mut told = Told::default();
     if policy::needs_required(event) {
-        // Nobody is asked for what cannot come about.
+        // No plugin is called for an operation that is bound to fail.
         wait_for_required(shared, event, deadline).await;
         let slots = shared.roster.slots();
         let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
@@ -59,8 +59,8 @@ async fn deliver_to_all<S: Operation>(shared: &Arc<Shared>, step: &mut S) -> Res
     Ok(told)
 }
 
-/// A required plugin that has connected, and waits for its cut, is as good as there. In the turn it is not waited for: it
-/// waits for the turn.
+/// Waits for a required plugin that has connected and waits for its cut. Not in the turn, because
+/// there the plugin waits for the turn.
 async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Instant>) {
     let named = shared.settings.plugins.iter();
     let required = named.filter(|(_, settings)| settings.policy.required);
@@ -83,7 +83,7 @@ impl Told {
     }
 }
 
-/// Settles the event for plugins that the configuration names and that are not there.
+/// Settles the event for plugins that the configuration names and that are absent.
 pub(crate) fn absent<R: HookRequest>(
     shared: &Arc<Shared>,
     request: &R,
@@ -105,7 +105,7 @@ pub(crate) fn absent<R: HookRequest>(
     Ok(())
 }
 
-/// One plugin's turn.
+/// Delivers the event to one plugin.
 async fn visit<S: Operation>(
     shared: &Arc<Shared>,
     dispatch: &Dispatch,
@@ -125,7 +125,7 @@ async fn visit<S: Operation>(
             send_later(shared, slot, &session, step.request().clone(), told);
             return Flow::Proceed;
         }
-        // Its caller has waited for it before it took the turn.
+        // The caller waited for it before it took the turn.
         if (holds_turn(event) || !session.is_waited_for()) && pass_by(shared, slot, &session) {
             let (who, carried) = (Who::absent(&slot.id), Carried::default());
             let outcome = Outcome::Joining;
@@ -133,7 +133,7 @@ async fn visit<S: Operation>(
         }
     }
     let Some(lane) = until(deadline, slot.take_place().wait()).await else {
-        // The operation's own time is over: nobody waits longer for a plugin that joins, or is busy with another pod.
+        // The operation's own time is over: it waits no longer for a plugin that joins or is busy.
         let (who, carried) = (Who::absent(&slot.id), Carried::default());
         let outcome = Outcome::Cancelled;
         return conclude(shared, who, step.request(), outcome, carried, true, told);
@@ -162,7 +162,7 @@ async fn visit<S: Operation>(
             if Class::of(event) == Class::Teardown
                 && shared.settings.plugin(&slot.id).policy.must_run
             {
-                // It is kept.
+                // The event is kept.
                 dispatch.leaves(slot);
             }
             Outcome::Absent
@@ -194,15 +194,15 @@ async fn visit<S: Operation>(
     conclude(shared, who, step.request(), outcome, carried, exempt, told)
 }
 
-/// Whether the event is of a container whose creation the plugin undoes. While its answer is overdue, it misses such an
-/// event as any other; only the end is not kept for it.
+/// Whether the event concerns a container whose creation the plugin undoes. While its answer is
+/// overdue it misses such an event like any other; only the end is not kept for it.
 fn is_undone_at<R: HookRequest>(session: &Session, request: &R) -> bool {
     let is_missed = session.overdue.since().is_some() && Class::of(R::EVENT) != Class::Teardown;
     !is_missed && session.is_left_out(request)
 }
 
-/// The event does not wait for the plugin that joins here, which cannot go on without it. False: an older instance is
-/// asked, as the newer one ends.
+/// The event does not wait for the plugin that joins here, which then cannot join. False: an older
+/// instance is asked, and the newer one ends.
 pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> bool {
     joining.pass_by();
     let Some(active) = slot.active() else {
@@ -236,7 +236,7 @@ fn not_subscribed<R: HookRequest>(
     Flow::Proceed
 }
 
-/// The future's result, where it is there in time.
+/// The future's result, if it completes by the deadline.
 pub(crate) async fn until<T>(
     deadline: Option<Instant>,
     future: impl Future<Output = T>,
@@ -247,7 +247,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// Events whose caller holds the NRI turn.
+/// Events whose caller has the NRI turn.
 fn holds_turn(event: Event) -> bool {
     matches!(
         event,
@@ -255,7 +255,7 @@ fn holds_turn(event: Event) -> bool {
     )
 }
 
-/// Events that a joining plugin gets when it is ready, without anyone waiting for it.
+/// Events that a joining plugin gets once it is synchronised; the operation does not wait.
 fn needs_no_answer(event: Event) -> bool {
     match Class::of(event) {
         Class::Notification => true,

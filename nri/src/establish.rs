@@ -1,4 +1,4 @@
-//! From a connection to a configured plugin; or that it did not come to one, and why.
+//! Registers and configures the plugin of a connection, or reports the failure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// How long an error reply may take to reach the plugin before the connection closes (NRI-1060).
+/// Time for an error reply to reach the plugin before the connection closes (NRI-1060).
 const DELAYED_CLOSE: Duration = Duration::from_millis(250);
 
 /// Origin of a connection.
@@ -43,7 +43,7 @@ impl Origin {
     }
 }
 
-/// A configured plugin with all that belongs to it.
+/// A configured plugin with everything it owns.
 pub(crate) struct Connected {
     pub(crate) session: Arc<Session>,
     pub(crate) mux: Mux,
@@ -54,13 +54,14 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// The plugin may ask for updates from now on.
+    /// Allows the plugin to request updates.
     pub(crate) fn open(&self) {
         self.service.open(self.session.shadowed());
     }
 }
 
-/// Registers and configures a plugin. On failure nothing is left of it, and the observer knows.
+/// Registers and configures a plugin. A failure leaves nothing behind and is reported to the
+/// observer.
 pub(crate) async fn establish(
     shared: &Arc<Shared>,
     socket: impl Into<Socket>,
@@ -83,7 +84,7 @@ pub(crate) async fn establish(
                 shared.remember_failed(&found.id, Kind::Launched, pid, &reason);
             }
             shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
-            // The plugin is to learn why before the connection closes; a stop waits for nobody.
+            // The plugin gets the reason before the connection closes; a shutdown does not wait.
             tokio::select! {
                 biased;
                 _ = mux.closed() => {}
@@ -173,7 +174,7 @@ async fn configure(
     session.inspect_err(|reason| shared.remember_failed(&id, kind, pid, reason))
 }
 
-/// Sends Configure and makes a session of the answer.
+/// Sends Configure and creates a session from the answer.
 async fn new_session(
     shared: &Arc<Shared>,
     id: PluginId,

@@ -1,4 +1,5 @@
-//! Plugins that failed to be synchronised, by id: who fails again and again is let in ever later, and is not waited for.
+//! Plugins that failed to synchronise, by id: repeated failures join with growing pauses, and
+//! operations do not wait for them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::owners::PluginId;
 
-/// So many failures in a row, and operations do not wait for the next attempt.
+/// After this many failures in a row, operations do not wait for the next attempt.
 const TOO_OFTEN: u32 = 2;
-/// The pause before the attempt after that; twice as long before each further one.
+/// The pause before the attempt after that; it doubles before each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// When a failure is forgotten.
+/// Age at which a failure is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Ids that are remembered; the one that failed longest ago goes first.
+/// Remembered ids; the one with the oldest failure is dropped first.
 const MAX_IDS: usize = 1024;
 
 /// Failures in a row of one id.
@@ -26,7 +27,7 @@ impl Failures {
         self.0 >= TOO_OFTEN
     }
 
-    /// Before the next attempt.
+    /// The pause before the next attempt.
     pub(crate) fn pause(self) -> Duration {
         match self.0.checked_sub(TOO_OFTEN) {
             None => Duration::ZERO,
@@ -45,12 +46,12 @@ impl FailedJoins {
         known.map(|(failures, _)| *failures).unwrap_or_default()
     }
 
-    /// It is active.
+    /// The plugin is active.
     pub(crate) fn forget(&self, id: &PluginId) {
         self.0.lock().remove(id);
     }
 
-    /// An attempt that has failed, unless it has [succeeded](Attempt::succeeded).
+    /// Begins an attempt, which counts as failed unless it [succeeds](Attempt::succeeded).
     pub(crate) fn attempt<'a>(&'a self, id: &'a PluginId) -> Attempt<'a> {
         Attempt { all: self, id }
     }
@@ -67,14 +68,14 @@ impl FailedJoins {
     }
 }
 
-/// An attempt of a plugin to be synchronised.
+/// An attempt to synchronise a plugin.
 pub(crate) struct Attempt<'a> {
     all: &'a FailedJoins,
     id: &'a PluginId,
 }
 
 impl Attempt<'_> {
-    /// It has been synchronised once: the next time it is waited for. Should it fail then, it is not at once again.
+    /// Records the success: the next attempt is awaited. If that fails, the one after is not.
     pub(crate) fn succeeded(self) {
         let Self { all, id } = self;
         let failures = all.of(id).0.min(TOO_OFTEN - 1);

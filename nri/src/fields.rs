@@ -1,17 +1,19 @@
-//! The simple fields of resources with their numbers, in one list for permissions, ownership and merging.
+//! The simple fields of resources by number, one list for permissions, ownership and merging.
 //!
-//! The patterns name every field and have no `..`: a field added to the wire does not compile until it is listed here.
-//! Compound fields (hugepage limits, unified, device rules) are their users' own.
+//! The patterns name every field without `..`: a field added to the wire does not compile until it
+//! is listed here. Users handle compound fields (hugepage limits, unified, device rules)
+//! themselves.
 
 use proto_nri::{Field, LinuxCpu, LinuxMemory, LinuxResources};
 
-/// Called for each field with its value in a message, and in the message over which that one is laid.
+/// Called for each field with its value in a message, and in the message below it.
 pub(crate) trait Visitor {
-    /// A field at its default is not set.
+    /// A field at its default is unset.
     fn field<T: Default + PartialEq>(&mut self, field: Field, value: &mut T, below: &mut T);
 }
 
-/// Visits the simple fields of `resources`, in order of their numbers. `below` gets the parts that `resources` has.
+/// Visits the simple fields of `resources`, in order of their numbers. `below` gets each part that
+/// `resources` has.
 pub(crate) fn visit(
     resources: &mut LinuxResources,
     below: &mut LinuxResources,
@@ -38,7 +40,7 @@ pub(crate) fn visit(
     visitor.field(Field::RdtClass, rdt_class, &mut below.rdt_class);
 }
 
-/// Visits all fields of a part: each has a number.
+/// Visits all fields of a part; each has a number.
 macro_rules! visit_part {
     ($visitor:ident: $part:ident over $below:ident, $Part:ident { $($field:ident: $Number:ident,)* }) => {
         let $Part { $($field),* } = $part;

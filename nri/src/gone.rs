@@ -1,4 +1,4 @@
-//! The last plugins that were closed, as they were then: what a list of plugins says of those that are no more.
+//! The most recently closed plugins with their last state, for the list of plugins.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,13 +10,13 @@ use crate::{
     observe::{PluginInfo, PluginState},
 };
 
-/// Plugins that have gone and are still listed.
+/// Closed plugins that are still listed.
 const MAX_GONE: usize = 16;
 
 /// A plugin that was closed.
 struct Gone {
     info: PluginInfo,
-    /// A call that the end of its connection has ended is counted after that end.
+    /// A call that ends because its connection ends is counted after that.
     stats: Arc<Stats>,
     at: Instant,
 }
@@ -34,7 +34,7 @@ impl Gone {
     }
 }
 
-/// Newest last; one of each id.
+/// Newest last; one per id.
 #[derive(Default)]
 pub(crate) struct GonePlugins(Mutex<VecDeque<Gone>>);
 
@@ -49,7 +49,7 @@ impl GonePlugins {
         gone.push_back(Gone { info, stats, at });
     }
 
-    /// Behind those that are there; one that should be there and is absent is told why.
+    /// Appends them to the connected plugins; an absent expected plugin gets the reason of its end.
     pub(crate) fn add_to(&self, all: &mut Vec<PluginInfo>) {
         for was in self.0.lock().iter() {
             let at = was.at;

@@ -1,9 +1,9 @@
-//! Who is behind a connection: the user, and the program of the process that made it.
+//! The peer of a connection: its user, and the program of the process that connected.
 //!
-//! The kernel names both as of the moment of the connection. The process is looked at through a pidfd of the
-//! kernel's own (`SO_PEERPIDFD`), so that a pid that was given to another process meanwhile proves nothing. A connection can
-//! be handed on, and a process can start another program: who may start the program that is asked for can pass
-//! for it, and who has its user as well.
+//! The kernel records both at the moment of the connection. The process is examined through a pidfd
+//! from the kernel (`SO_PEERPIDFD`), which stays correct if the pid is reused. A connection can be
+//! passed on, and a process can start another program: any process that may run the expected
+//! program, or has its user, can pass for it.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -18,10 +18,10 @@ use rustix::{
 };
 use tokio::{net::UnixStream, sync::Semaphore};
 
-/// Programs that are looked at at once. A file system that does not answer keeps each of them busy.
+/// Programs examined at once. A file system that does not answer occupies each of them.
 const LOOKUPS: usize = 4;
 
-/// What a plugin's process must be, so that it may connect under the id.
+/// Required process of a plugin that connects under the id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerRule {
     pub uid: Option<u32>,
@@ -33,7 +33,7 @@ pub struct PeerRule {
 #[derive(Debug)]
 pub struct Identity {
     pub(crate) uid: u32,
-    /// `None` where it is in a PID namespace that is not below ours.
+    /// `None` if its PID namespace is not below ours.
     pub(crate) pid: Option<u32>,
     pidfd: Result<OwnedFd, String>,
 }
@@ -49,7 +49,7 @@ impl Identity {
         })
     }
 
-    /// Of a connection of memory.
+    /// Of an in-memory connection.
     #[cfg(feature = "sim")]
     pub(crate) fn unknown() -> Self {
         Self {
@@ -59,10 +59,10 @@ impl Identity {
         }
     }
 
-    /// Whether it is who it must be.
+    /// Checks that the peer fulfils the rule.
     ///
     /// # Errors
-    /// In what it differs, or why that cannot be known.
+    /// The difference, or why it cannot be determined.
     pub(crate) async fn verify(
         self: &Arc<Self>,
         rule: &PeerRule,
@@ -80,7 +80,7 @@ impl Identity {
         let turn = lookups.clone().try_acquire_owned();
         let turn = turn.map_err(|_| "programs of others are still being looked up".to_owned())?;
         let own = self.clone();
-        // A file system that does not answer must not hold a worker.
+        // A file system that does not answer must not block a worker.
         let looked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             own.runs(&program)
@@ -96,7 +96,7 @@ impl Identity {
         let pid = pid.ok_or_else(|| because("it is in a PID namespace of others"))?;
         let running = file(Path::new(&format!("/proc/{pid}/exe")));
         let running = running.map_err(|error| because(&error.to_string()))?;
-        // Its pid was its own until now, or it would have ended.
+        // The process still exists, so the pid was not reused.
         if has_ended(pidfd) {
             return Err(because("it has ended"));
         }
@@ -109,7 +109,7 @@ impl Identity {
     }
 }
 
-/// Device and inode, as far as they are known without asking a server.
+/// Device and inode, as far as they are known without a request to a server.
 fn file(path: &Path) -> rustix::io::Result<(u32, u32, u64)> {
     let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
     Ok((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
@@ -120,7 +120,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     !matches!(poll(&mut waited, Some(&Timespec::default())), Ok(0))
 }
 
-/// The turns of look-ups.
+/// Permits for look-ups.
 pub(crate) fn lookups() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(LOOKUPS))
 }
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The pid is still there, and a child of ours has made the connection: then it ends.
+    /// The pid still exists and a child of ours has connected; then the child ends.
     #[tokio::test]
     async fn a_process_that_has_ended_proves_nothing() {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -183,7 +183,7 @@ mod tests {
             .map_err(|error| error.to_string());
         child.kill().unwrap();
         child.wait().unwrap();
-        // Our own pid stands for one that was used again: its program is the right one, the process is not.
+        // Our own pid simulates a reused pid: its program matches, the process does not.
         let rule = PeerRule {
             uid: None,
             program: Some(std::env::current_exe().unwrap()),

@@ -1,4 +1,4 @@
-//! Parts of the library that only the oracles of `nri/fuzz` call. Not part of the API: any commit may change them.
+//! Internals for the oracles of `nri/fuzz`. Not part of the API: any commit may change them.
 
 use std::{io, sync::Arc};
 
@@ -18,7 +18,7 @@ pub use crate::{
     },
 };
 
-/// The runtime's service of one plugin without a connection, and the registration that it passes on.
+/// The runtime's service of one plugin without a connection, and the registration it forwards.
 pub fn service(
     nri: &Adaptation,
     who: Who,
@@ -34,7 +34,7 @@ pub fn begin_dispatch(nri: &Adaptation, event: Event, pod: &str, container: &str
     nri.shared.roster.begin_dispatch(event, pod, container)
 }
 
-/// A plugin connects; the task ends with the connection.
+/// Serves a plugin's connection; the task ends with it.
 pub fn connect(nri: &Adaptation, socket: UnixStream) -> io::Result<JoinHandle<()>> {
     let identity = Arc::new(Identity::of(&socket)?);
     let shared = (*nri.shared).clone();

@@ -6,9 +6,10 @@
 //!       └────────────┴──────────────┴────────────┴── any failure ────┘
 //! ```
 //!
-//! The task that runs [`join_and_watch`] owns the connection and the process, and alone takes the plugin
-//! from state to state. Others only ask: [`Shared::close`] takes it off the list at once and leaves
-//! the rest (Shutdown, closing, killing) to that task, so that no pod's operation waits for it.
+//! The task that runs [`join_and_watch`] owns the connection and the process, and is the only one
+//! that changes the plugin's state. Others send requests: [`Shared::close`] takes the plugin off
+//! the list at once and leaves the rest (Shutdown, closing, killing) to that task. No operation of
+//! a pod waits for it.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use crate::{
     },
 };
 
-/// Tells a plugin all there is (NRI-320…325). Gives its updates.
+/// Sends a plugin the existing objects (NRI-320…325). Returns its updates.
 pub(crate) async fn synchronize(
     shared: &Shared,
     session: &Session,
@@ -85,17 +86,17 @@ pub(crate) async fn synchronize(
     Ok(updates)
 }
 
-/// Whether this answers a part of the list as it must be answered (NRI-320).
+/// Whether the reply to a part of the list is correct (NRI-320).
 pub fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bool {
     !part.more || (reply.more && reply.update.is_empty())
 }
 
-/// Takes a configured plugin to its first event, unless another thing ends it first.
+/// Takes a configured plugin to its first event, unless it is closed first.
 async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
     let session = &connected.session;
     let alone;
     let entered = async {
-        // Two instances that come at once are one after the other.
+        // Two instances that connect at once join one after the other.
         let alone = shared.alone(&session.id).await;
         Ok((alone, enter(shared, session).await?))
     };
@@ -114,7 +115,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     activated
 }
 
-/// The cut, and Synchronize. Gives the plugin's updates.
+/// The cut, and Synchronize. Returns the plugin's updates.
 async fn enter(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
@@ -131,7 +132,7 @@ async fn enter(
     Ok((joining, updates))
 }
 
-/// The cut; on the slot of an older instance if there is one.
+/// The cut; on the slot of an older instance if one exists.
 async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snapshot) {
     let old = shared
         .seat_to_replace(session)
@@ -141,8 +142,8 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     loop {
         let slot = shared.seat_to_replace(session);
         let mut lane = waits.ready(slot.as_ref(), limit).await;
-        // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
-        // must not fall into their operations, which may need the lane.
+        // Waits for runtimes that use block_plugin_sync(). Only the cut must not run during their
+        // operations, which may need the lane.
         let _quiet = match shared.joins.clone().try_write_owned() {
             Ok(quiet) => quiet,
             Err(_) => {
@@ -161,7 +162,7 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     }
 }
 
-/// The plugin's events begin; the instance it replaces is closed.
+/// Begins the plugin's events; closes the instance it replaces.
 pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), NotJoined> {
     let (slot, session) = (joining.slot.clone(), joining.session.clone());
     let id = slot.id.clone();
@@ -177,14 +178,15 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
                 &old,
                 format!("instance-replaced: a newer {id} has connected"),
             ),
-            // It cannot be told why, and would come back at once as the newer of the two.
+            // v1alpha1 has no reason for it: it would reconnect at once as the newer of the two.
             Version::V1Alpha1 => shared.shadow(old),
         }
     }
     Ok(())
 }
 
-/// The plugin that was called has gone: the newest of those in its shadow is told all there is, and is called again.
+/// After the called plugin ends, the newest of those in its shadow is synchronised and called
+/// again.
 async fn promote(shared: &Arc<Shared>, id: &PluginId) {
     if !shared.has_shadow(id) {
         return;
@@ -212,10 +214,10 @@ async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), 
     activate(shared, joining).map_err(|e| e.to_string())
 }
 
-/// A launched plugin that has ended, and what it was launched from.
+/// A launched plugin that has ended, and the file it was launched from.
 pub(crate) type Ended = Option<(Arc<Session>, Found)>;
 
-/// A configured plugin to its end.
+/// Serves a configured plugin until it ends.
 pub(crate) async fn join_and_watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     if let Err(reason) = join(&shared, &connected).await {
         shared.reject(&connected.session, reason);
@@ -253,14 +255,14 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
             Some(found)
         }
     };
-    // What waits for its place, and for updates of its calls, does not wait for the next instance.
+    // Waiters for its place, and for updates of its calls, do not wait for the next instance.
     drop((serving, permit));
     session.has_ended();
     promote(&shared, &session.id).await;
     found.map(|found| (session, found))
 }
 
-/// An in-process plugin has nothing to watch; this ends a synchronised one at shutdown.
+/// An in-process plugin has no connection to watch; this ends a synchronised one at shutdown.
 pub(crate) async fn shutdown_in_process(session: &Session) {
     let reason = session.closing().await;
     session.peer.shutdown(&reason, SHUTDOWN_LIMIT).await;

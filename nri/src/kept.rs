@@ -1,12 +1,12 @@
-//! Sending a must-run plugin what it has missed (`backlog.rs`), while its new events go on.
+//! Sends a must-run plugin the events it missed (`backlog.rs`), beside its new events.
 //!
 //! ```text
 //!   it joined, or a late answer came ─► [lane: the oldest event] ─► a pause ─► [lane: the next] …
 //!   a new event of the same object   ─► [lane: the events of that object, then the new one]
 //! ```
 //!
-//! An event has the lane for one request timeout at most, and all together have it for a fifth of the time at most: new
-//! events of other objects go between.
+//! An event takes the lane for one request timeout at most, and all together take it for a fifth of
+//! the time at most: new events of other objects go between.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::{
     wire::event::HookRequest,
 };
 
-/// How many times as long as an event took, the lane is left to new ones.
+/// Pause after an event, as a multiple of its duration; new events use the lane meanwhile.
 const PAUSE: u32 = 4;
 
-/// Sends a must-run plugin what was kept for it, from now on until it is not called any more. Nobody waits for that.
+/// Sends a must-run plugin its backlog in the background, until the plugin is no longer called.
 pub(crate) fn send_from_now(shared: &Arc<Shared>, slot: Arc<Slot>, session: Arc<Session>) {
     let shared = shared.clone();
     rt::spawn(async move {
@@ -49,7 +49,7 @@ pub(crate) fn send_from_now(shared: &Arc<Shared>, slot: Arc<Slot>, session: Arc<
     });
 }
 
-/// Sends the plugin whose lane this is what was kept of an object, before a new event of that.
+/// Sends the plugin of this lane its backlog of an object, before a new event of that object.
 pub(crate) async fn send_before<R: HookRequest>(
     shared: &Arc<Shared>,
     lane: &mut Held,
@@ -70,7 +70,7 @@ fn oldest(shared: &Shared, session: &Arc<Session>, object: Option<&About>) -> Op
     oldest
 }
 
-/// False: nothing is kept, or the plugin is not called any more.
+/// False: the backlog is empty, or the plugin is no longer called.
 async fn send_oldest(
     shared: &Arc<Shared>,
     lane: &mut Held,

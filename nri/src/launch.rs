@@ -1,5 +1,5 @@
-//! Pre-installed plugins: those of this process and those of the plugin directory, from their start
-//! to the one cut they all share, and the return of those that die.
+//! Pre-installed plugins, in-process and from the plugin directory: their start, the one cut they
+//! all share, and the restart of those that end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
 /// Back-off of restarts.
 const RESTART_FIRST: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
-/// How long the start waits for launched plugins that do not register.
+/// Limit of the wait for launched plugins to register at start.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 
 /// Error of starting NRI.
@@ -60,8 +60,8 @@ impl Shared {
         Ok(sessions)
     }
 
-    /// Starts the plugins of the plugin directory, in order (NRI-206), and gives those that have registered when all have,
-    /// or when those that have not have had their time: they join when they do, like one that connects.
+    /// Starts the plugins of the plugin directory, in order (NRI-206). Returns the registered ones
+    /// when all have registered or the time is over; late ones join like a plugin that connects.
     pub(crate) async fn launch_all(self: Arc<Self>) -> Result<Vec<Connected>, StartError> {
         let Some(dir) = &self.settings.plugin_dir else {
             return Ok(Vec::new());
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// A launched plugin that was not there at the start, to its end.
+    /// Serves a launched plugin that was absent at the start, until it ends.
     async fn live(self: Arc<Self>, connected: Connected) {
         let ended = join::join_and_watch(self.clone(), connected).await;
         self.restart(ended);
@@ -141,7 +141,7 @@ impl Shared {
         }
     }
 
-    /// One cut for all pre-installed plugins, then each is told in order (NRI-208, NRI-315).
+    /// One cut for all pre-installed plugins, then synchronises each in order (NRI-208, NRI-315).
     pub(crate) async fn join_preinstalled(
         self: Arc<Self>,
         in_process: Vec<Arc<Session>>,
@@ -151,7 +151,7 @@ impl Shared {
         sessions.extend(launched.iter().map(|c| c.session.clone()));
         self.roster.adopt();
         let (joining, snapshot) = self.roster.join(&sessions);
-        // As at a stop, the first wins (NRI-317).
+        // As at a stop, the first update wins (NRI-317).
         let mut merge = StopMerge::new();
         let mut ready: Vec<Joining> = Vec::new();
         for (session, joining) in sessions.iter().zip(joining) {
@@ -187,7 +187,7 @@ impl Shared {
         self.restart(ended);
     }
 
-    /// Starts a launched plugin again if it is to be.
+    /// Restarts a launched plugin if its settings demand it.
     fn restart(self: Arc<Self>, ended: Ended) {
         let Some((session, found)) = ended else {
             return;
@@ -201,7 +201,7 @@ impl Shared {
         self.launch_later(found, session.age());
     }
 
-    /// Starts it again after its back-off, and says so. `lived` is how long it was there.
+    /// Starts it again after its back-off, and reports that. `lived` is the length of its last run.
     fn launch_later(self: Arc<Self>, found: Found, lived: Duration) {
         let after = self.next_restart(&found.id, lived);
         let mut name = unknown(Kind::Launched);
@@ -210,7 +210,7 @@ impl Shared {
         rt::spawn(self.launch_again(found, after));
     }
 
-    /// A boxed future, because a plugin's end leads here and from here to its next end.
+    /// A boxed future, because the end of a plugin recurses into its next run.
     fn launch_again(
         self: Arc<Self>,
         found: Found,
@@ -233,7 +233,7 @@ impl Shared {
         })
     }
 
-    /// 1 s, 2 s, … a minute; from the start again after a life of a minute.
+    /// 1 s, 2 s, … up to a minute; reset after a run of a minute.
     fn next_restart(&self, id: &PluginId, lived: Duration) -> Duration {
         let mut restarts = self.restarts.lock();
         let count = restarts.entry(id.clone()).or_default();

@@ -1,36 +1,36 @@
 //! NRI, the Node Resource Interface, as a library.
 //!
-//! A container runtime tells *plugins* of the life of its pods and containers, and lets them adjust
-//! containers as they are made. A plugin is a program of its own, started by the runtime or connected
-//! to its socket; or an object in the runtime's process. This crate is both ends of that wire:
+//! A container runtime notifies *plugins* of the events of its pods and containers, and lets them
+//! adjust containers during creation. A plugin is a separate program, started by the runtime or
+//! connected to its socket; or an object in the runtime's process. This crate has both ends:
 //!
 //! - **the runtime side**, [`Adaptation`]: knows plugins, not pods;
-//! - **the plugin side**, [`Plugin`] and, with feature `stub`, the connection: `stub::Stub`. Programs that decide
-//!   only when they run what they handle fill a table, [`Handlers`].
+//! - **the plugin side**, [`Plugin`] and, with feature `stub`, the connection: `stub::Stub`.
+//!   Programs that choose their events at run time fill a table, [`Handlers`].
 //!
 //! # The events
 //!
-//! | | a plugin may veto | everyone is told | told, nothing more |
+//! | | a plugin may veto | teardown: every plugin is notified | notification only |
 //! |---|---|---|---|
 //! | pods | RunPodSandbox, UpdatePodSandbox | StopPodSandbox, RemovePodSandbox | PostUpdatePodSandbox |
 //! | containers | CreateContainer, StartContainer, UpdateContainer | StopContainer, RemoveContainer | PostCreate-, PostStart-, PostUpdateContainer |
 //!
 //! Answers to CreateContainer carry an adjustment of the container; those to Create-, Update- and
-//! StopContainer also updates of other containers. Each field and key has one owner: two plugins that
-//! set the same thing fail the creation, by name ([`owners`], [`merge`]). Then *validators*, plugins
-//! with the fourteenth event, judge the sum ([`validate`]).
+//! StopContainer also updates of other containers. Each field and key has one owner: two plugins
+//! that set the same field fail the creation, by name ([`owners`], [`merge`]). Then *validators*,
+//! plugins with the fourteenth event, check the result ([`validate`]).
 //!
-//! # What becomes of a plugin that fails
+//! # Failing plugins
 //!
-//! An error is a veto at setup, and only reported at teardown. A plugin that does not answer in time,
-//! loses its connection or breaks the protocol is closed, and the operation goes on without it, unless
-//! the plugin is *required*, or has said itself that its failures are to fail the request and that it is
-//! to be kept when it is late ([`Plugin::failure_policy`]). [`policy`] is the whole table;
-//! [`PluginSettings`] changes it per plugin.
+//! An error is a veto at setup, and only reported at teardown. A plugin that does not answer in
+//! time, loses its connection or breaks the protocol is closed, and the operation continues without
+//! it, unless the plugin is *required*, or requested itself that its failures fail the request and
+//! that it stays connected when late ([`Plugin::failure_policy`]). [`policy`] has the complete
+//! table; [`PluginSettings`] changes it per plugin.
 //!
 //! # A plugin
 //!
-//! A type with `impl` [`Plugin`]. It subscribes to the events whose methods it has written, and
+//! A type with `impl` [`Plugin`]. It subscribes to the events whose methods it implements, and
 //! `stub::Stub` makes a program of it.
 //!
 //! ```
@@ -58,7 +58,7 @@
 //! // or Adaptation::builder(..).in_process("10-names".parse()?, Names)
 //! ```
 //!
-//! What it reads is easier with [`read`], what it writes with [`adjust`].
+//! [`read`] has accessors for messages, [`adjust`] has setters for answers.
 //!
 //! # A runtime
 //!
@@ -93,23 +93,23 @@
 //! # }
 //! ```
 //!
-//! # What to call when
+//! # Order of calls
 //!
 //! One method per event. Methods of setup events fail with [`Refused`] when a plugin vetoes; then
-//! the runtime tells everyone with the stop and remove methods (NRI-430). Teardown and notification
-//! methods never fail.
+//! the runtime notifies all plugins with the stop and remove methods (NRI-430). Teardown and
+//! notification methods never fail.
 //!
-//! The order of waiting is: the runtime's own step → [`Adaptation::turn`] → applying updates. A call whose
-//! future is dropped half way leaves a plugin busy; it gets its next event when it could have answered.
-//! [`Timeouts::operation`] bounds a setup event at all plugins together.
+//! The order of waiting is: the runtime's own step → [`Adaptation::turn`] → applying updates. A
+//! call whose future is dropped early leaves a plugin busy; it gets its next event after the time
+//! limit of its answer. [`Timeouts::operation`] bounds a setup event at all plugins together.
 //!
-//! # Plugins that connect while things happen
+//! # Plugins that connect during operations
 //!
-//! Put a pod or container into what [`Source::snapshot`] gives at any time **before** you call
-//! [`Adaptation::run_pod_sandbox`] or [`Adaptation::create_container`] for it, and keep it there until
-//! its remove hook has begun. The library leaves it out of plugins' lists until its hook is done, and
-//! again once its removal has begun; what was there at [`Builder::start`] counts as done. Then each
-//! plugin has each object in its list or gets its Run/Create event; never both, never neither.
+//! Add a pod or container to [`Source::snapshot`] at any time **before** you call
+//! [`Adaptation::run_pod_sandbox`] or [`Adaptation::create_container`] for it, and keep it there
+//! until its remove hook has begun. The library leaves it out of plugins' lists until its hook is
+//! done, and again once its removal has begun; objects at [`Builder::start`] count as done. Then
+//! each plugin has each object in its list or gets its Run/Create event; never both, never neither.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -124,7 +124,7 @@
     reason = "an error is made once per failed operation, and its fields are for the caller"
 )]
 
-// Their Rust is compiled, and run where it can be.
+// The Rust examples are compiled, and run if possible.
 #[cfg(all(doctest, feature = "stub"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,15 +1,15 @@
-//! Bounds of plugins that connect by themselves, so that they use up neither the open files of the process nor each
-//! other's places. A place is taken at registration and given back when the connection has ended. Launched plugins take
-//! none: the administrator decides how many there are.
+//! Bounds of plugins that connect, so that they exhaust neither the open files of the process nor
+//! each other's places. A place is taken at registration and returned when the connection has
+//! ended. Launched plugins take none: the administrator controls their number.
 //!
 //! | places of | at most |
 //! |---|---|
-//! | one index and name | 16: the one that is called, 8 in its shadow, and those that wait to join |
+//! | one index and name | 16: the called one, 8 in its shadow, and those that wait to join |
 //! | all users | 1024, or an eighth of the limit of open files |
-//! | all users but root and our own | three quarters of that |
+//! | all users except root and our own | three quarters of that |
 //! | one of those users | a quarter of that |
 //!
-//! A plugin that the settings name is bound by the first row alone: no other plugin keeps it out.
+//! A plugin named in the settings is bound by the first row only: no other plugin can exclude it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,20 +22,20 @@ use crate::owners::PluginId;
 const OF_ID: usize = 16;
 /// Connections of plugins that the settings do not name.
 const IN_ALL: usize = 1024;
-/// Connections of one user that have not registered yet, at once (NRI-104): no user keeps out another.
+/// Unregistered connections of one user (NRI-104): no user can exclude another.
 const UNREGISTERED: usize = 64;
-/// Each connection costs two descriptors: its socket and its process. So places take at most a quarter of all
-/// descriptors, and connections that have not registered yet at most an eighth.
+/// Each connection costs two descriptors: its socket and its process. So places take at most a
+/// quarter of all descriptors, and unregistered connections at most an eighth.
 const FILES_PER_PLACE: u64 = 8;
 const FILES_PER_UNREGISTERED: u64 = 16;
 
-/// A part of the limit of open files, as it is now.
+/// A part of the current limit of open files.
 fn part_of_open_files(part: u64) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(limit / part).unwrap_or(usize::MAX)
 }
 
-/// How many connections of one of so many users may be without a registration.
+/// Unregistered connections allowed per user, for this number of users.
 pub(crate) fn unregistered_of_one(users: usize) -> usize {
     let all = part_of_open_files(FILES_PER_UNREGISTERED);
     (all / users.max(1)).clamp(1, UNREGISTERED)
@@ -48,7 +48,7 @@ struct Taken {
     of_user: BTreeMap<u32, usize>,
 }
 
-/// The places of plugins that connect, and who has them.
+/// The places of connected plugins, and their owners.
 #[derive(Default)]
 pub(crate) struct Limits(Mutex<Taken>);
 
@@ -145,7 +145,7 @@ mod tests {
         format!("10-a{name}").parse().unwrap()
     }
 
-    /// Takes places of plugins that all differ until there is none.
+    /// Takes places of different plugins until none is left.
     fn fill(limits: &Arc<Limits>, uid: u32, from: usize) -> (Vec<Permit>, String) {
         let mut taken = Vec::new();
         loop {

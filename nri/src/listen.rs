@@ -1,4 +1,4 @@
-//! Plugins that connect by themselves: accepting, who may, and how many at a time.
+//! Plugins that connect to the socket: accepting, permission and rate.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
     wire::{mux::Socket, transport::Listener},
 };
 
-/// The connections of one user that have not registered yet.
+/// Unregistered connections of one user.
 struct Unregistered {
     most: usize,
     left: Arc<Semaphore>,
@@ -41,7 +41,7 @@ impl Unregistered {
 
 #[cfg(feature = "sim")]
 impl crate::Adaptation {
-    /// A plugin connects.
+    /// Connects a plugin.
     pub fn connect(&self, socket: nri_sim::Memory) {
         let shared: &Arc<Shared> = &self.shared;
         let shared = shared.clone();
@@ -50,7 +50,7 @@ impl crate::Adaptation {
 }
 
 impl Shared {
-    /// Accepts connections until the end; no error ends it (NRI-104).
+    /// Accepts connections until shutdown; no error ends it (NRI-104).
     pub(crate) async fn accept(self: Arc<Self>, listener: Listener) {
         let users: BTreeSet<u32> = self.settings.allowed_uids.iter().copied().collect();
         let most = limits::unregistered_of_one(users.len());
@@ -59,7 +59,7 @@ impl Shared {
         let mut pause = Duration::from_millis(100);
         let pace = Pace::of_connections();
         loop {
-            // Plugins that connect in a loop wait in the socket's queue and cost the pods no time.
+            // Plugins that connect in a loop wait in the socket's queue and do not delay pods.
             let next = async {
                 pace.take(&(), 1).await;
                 listener.listener.accept().await
@@ -106,7 +106,7 @@ impl Shared {
         self.welcome(stream, identity, Some(permit));
     }
 
-    /// A connection to its end. The permit is that of those that have not registered yet.
+    /// Serves a connection until it ends. The permit is one of the unregistered connections.
     pub(crate) fn welcome(
         self: Arc<Self>,
         socket: impl Into<Socket>,

@@ -1,7 +1,7 @@
-//! Sets of events and of fields: what a plugin subscribes to (NRI-310, NRI-400, NRI-401) and
-//! what it is permitted to touch.
+//! Sets of events and of fields: a plugin's subscription (NRI-310, NRI-400, NRI-401) and its
+//! permissions.
 //!
-//! Both print as a comma separated list in numeric order that their parser takes back.
+//! Both print as a comma-separated list in numeric order, which their parser accepts.
 
 use std::{
     fmt,
@@ -36,7 +36,7 @@ pub const EVENTS: [(Event, &str); 14] = [
     ),
 ];
 
-/// The RPC name of an event, as metrics and logs have it (NRI-401).
+/// The RPC name of an event, as in metrics and logs (NRI-401).
 pub fn event_name(event: Event) -> &'static str {
     let known = EVENTS.iter().find(|(e, _)| *e == event);
     known.map_or_else(|| event.as_str_name(), |(_, name)| name)
@@ -48,7 +48,7 @@ pub fn event_named(name: &str) -> Option<Event> {
     known.map(|(event, _)| *event)
 }
 
-/// A text that names no set of events or fields.
+/// A text that is not a set of events or fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMask {
     #[error("empty name in a list")]
@@ -79,8 +79,8 @@ impl EventMask {
         }
     }
 
-    /// Reads ConfigureResponse.events: 0 means all; a bit beyond the known ones is an error,
-    /// which names it (NRI-310, NRI-313).
+    /// Reads ConfigureResponse.events: 0 means all; a bit beyond the known ones is an error that
+    /// names it (NRI-310, NRI-313).
     pub fn from_wire(events: i32) -> Result<Self, BadMask> {
         match events.cast_unsigned() {
             0 => Ok(Self::ALL),
@@ -89,12 +89,12 @@ impl EventMask {
         }
     }
 
-    /// The number for ConfigureResponse.events. The empty set reads as "all" there.
+    /// The number for ConfigureResponse.events, where the empty set means "all".
     pub fn to_wire(self) -> i32 {
         self.0.cast_signed()
     }
 
-    /// Any bits, also such as name no event: for printing what a peer sent.
+    /// Any bits, including those without an event: to print a peer's value.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -103,7 +103,7 @@ impl EventMask {
         self.0
     }
 
-    /// Whether the sets have an event in common.
+    /// Whether the sets share an event.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -119,7 +119,7 @@ impl EventMask {
         events.filter(move |event| self.has(*event))
     }
 
-    /// Reads several texts, each a comma separated list (NRI-400).
+    /// Reads several texts, each a comma-separated list (NRI-400).
     pub fn parse<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Result<Self, BadMask> {
         let mut mask = Self::NONE;
         for text in texts {
@@ -155,8 +155,8 @@ impl fmt::Display for EventMask {
     }
 }
 
-/// A set of the fields that plugins own (appendix B), and two rights that are treated alike: `Evict`, of
-/// containers, and `PodIps`, to give a pod addresses.
+/// A set of the fields that plugins own (appendix B), and two rights that are treated alike:
+/// `Evict`, of containers, and `PodIps`, to give a pod addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct FieldMask(u64);
 
@@ -169,9 +169,9 @@ impl FieldMask {
     pub const NONE: Self = Self(0);
     /// Every field, and both rights.
     pub const ALL: Self = Self(((POD_IPS_BIT << 1) - 1) & !1);
-    /// Evicting a container; not a field, but permitted or not like one.
+    /// Evicting a container; a permission that is not a field.
     pub const EVICT: Self = Self(EVICT_BIT);
-    /// Giving a pod addresses; not a field of a container.
+    /// Giving a pod addresses; a permission that is not a field of a container.
     pub const POD_IPS: Self = Self(POD_IPS_BIT);
     /// Everything an update of a container can carry: group `resources`.
     pub const RESOURCES: Self = Self::range(Field::MemLimit, Field::CgroupsUnified);
@@ -199,7 +199,7 @@ impl FieldMask {
         self.0 & POD_IPS_BIT != 0
     }
 
-    /// The fields of the set, in order of their numbers; the two rights are not among them.
+    /// The fields of the set, in order of their numbers, without the two rights.
     pub fn iter(self) -> impl Iterator<Item = Field> {
         let fields = (1..=LAST_FIELD.cast_signed()).filter_map(|n| Field::try_from(n).ok());
         fields.filter(move |field| self.has(*field))
@@ -239,7 +239,7 @@ impl fmt::Display for FieldMask {
     }
 }
 
-/// What both sets have in common.
+/// Methods of both sets.
 macro_rules! sets {
     ($($(#[$doc:meta])* $Mask:ident of $Item:ident;)*) => {
         $(impl $Mask {
@@ -287,10 +287,10 @@ macro_rules! sets {
 }
 
 sets! {
-    /// Takes names of events and the groups `all`, `pod`, `podsandbox` and `container`, comma
-    /// separated, in any case, blanks around them allowed (NRI-400).
+    /// Accepts names of events and the groups `all`, `pod`, `podsandbox` and `container`,
+    /// comma-separated, in any case, with optional blanks (NRI-400).
     EventMask of Event;
-    /// Takes field names of appendix B, `Evict`, `PodIps`, and the groups `all`, `resources`, `memory`,
-    /// `cpu` and `rdt`, comma separated, in any case.
+    /// Accepts field names of appendix B, `Evict`, `PodIps`, and the groups `all`, `resources`,
+    /// `memory`, `cpu` and `rdt`, comma-separated, in any case.
     FieldMask of Field;
 }

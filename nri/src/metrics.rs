@@ -1,4 +1,4 @@
-//! Counts and latencies: of one plugin, and of all since the start as Prometheus text.
+//! Counts and latencies: per plugin, and in total since the start as Prometheus text.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -41,7 +41,7 @@ impl Stats {
         }
     }
 
-    /// It answered, and what it asked for was not to be had.
+    /// The plugin answered, but its request failed.
     pub(crate) fn blame(&self, what: &str) {
         let mut s = self.0.lock();
         s.errors += 1;
@@ -83,7 +83,7 @@ struct Operation {
     adjustments: u64,
 }
 
-/// All counts since the start, kept also for plugins that have gone (NRI-450).
+/// All counts since the start, including closed plugins (NRI-450).
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Mutex<MetricsInner>);
 
@@ -93,12 +93,12 @@ struct MetricsInner {
     timeouts: BTreeMap<PluginId, u64>,
 }
 
-/// Plugins counted by name; what comes from more is left out, so that a hostile plugin that
-/// reconnects under ever new names cannot grow the table without end.
+/// Plugins counted by name; further ones are left out, so that a hostile plugin that reconnects
+/// under new names cannot grow the table without bound.
 const MAX_OPERATIONS: usize = 4096;
 
 impl Metrics {
-    /// Counts one call, by the name of the call. False: there was none.
+    /// Counts one call by its name. False: no call was made.
     pub(crate) fn record(&self, operation: &'static str, delivery: &Delivery) -> bool {
         let Some(error) = error_label(&delivery.outcome) else {
             return false;
@@ -125,7 +125,7 @@ impl Metrics {
         true
     }
 
-    /// The families of containerd (NRI-451) and ours, as Prometheus text. `prefix` stands before
+    /// The metric families of containerd (NRI-451) and ours, as Prometheus text. `prefix` precedes
     /// each name: `containerd_nri` there.
     pub(crate) fn render(&self, prefix: &str, plugins: &[PluginInfo]) -> String {
         let mut text = String::new();

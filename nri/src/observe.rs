@@ -1,7 +1,7 @@
-//! What an observer is told, and what a list of plugins has: outcomes, connects and disconnects.
+//! Input of observers and entries of the plugin list: outcomes, connects and disconnects.
 //!
-//! Everything here is a name, an id, a number or an error text; no environment value, annotation or
-//! message body ever reaches it.
+//! All contents are names, ids, numbers or error texts; never environment values, annotations or
+//! message bodies.
 
 use std::time::Duration;
 
@@ -25,22 +25,22 @@ pub struct Delivery {
     /// Id of the container; empty for events of pods.
     pub container: String,
     pub outcome: Outcome,
-    /// From the moment it was the plugin's turn until its answer was there.
+    /// From the plugin's turn until its answer.
     pub took: Duration,
     /// The answer carried an adjustment.
     pub adjusted: bool,
-    /// Paths of what it set in a container that is being created, such as `env["DEMO"]`; never a value.
+    /// Paths it set in a container being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
     /// Updates of containers in the answer.
     pub updates: usize,
     /// Evictions in the answer.
     pub evictions: usize,
-    /// What the request lacked, because it would have been too long.
+    /// Fields missing from the request because it would have been too long.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Delivery {
-    /// A part of Synchronize, which is no event, for the counts.
+    /// A part of Synchronize, which is not an event, for the counts.
     pub(crate) fn of_sync(plugin: &PluginId) -> Self {
         Self {
             event: Event::Unknown,
@@ -63,32 +63,32 @@ impl Delivery {
 pub enum PluginEvent {
     /// Started from the plugin directory.
     Launched,
-    /// It said who it is.
+    /// It registered its identity.
     Registered {
         version: Version,
         nri_version: String,
     },
-    /// It said what it wants.
+    /// It answered its subscription.
     Configured { events: EventMask },
-    /// It knows what there is, and gets events from now on.
+    /// It has received the existing objects, and gets events from now on.
     Synchronized {
         pods: usize,
         containers: usize,
         took: Duration,
     },
-    /// The list that it was sent lacked fields of a pod or container, which would have been too long.
+    /// Its list lacked fields of a pod or container that would have been too long.
     Shortened { left_out: LeftOut },
     /// It takes this event as a `StateChange` only (NRI-334); once per plugin and event.
     Deprecated { event: Event },
-    /// It sent updates of its own accord.
+    /// It sent unsolicited updates.
     Unsolicited {
         updates: usize,
         failed: usize,
         evictions: usize,
     },
-    /// An update or an eviction among those could not be had.
+    /// An update or an eviction among those failed.
     WishFailed { container: String, why: String },
-    /// It was refused, or failed before its events began.
+    /// It was rejected, or failed before its events began.
     Rejected { reason: String },
     /// A newer instance of its index and name gets its events from now on.
     Shadowed,
@@ -96,20 +96,20 @@ pub enum PluginEvent {
     Closed { reason: String },
     /// It will be started again (`restart = "on-failure"`).
     Restarting { after: Duration },
-    /// An event it missed was given up: too old, or too many.
+    /// A missed event was dropped: too old, or too many.
     Dropped { event: Event },
 }
 
 /// Receiver of events. Called on the dispatching task: return quickly, never block.
 pub trait Observer: Send + Sync {
-    /// A plugin was called, in whatever way it went: each event by the name of its call, and each part of
-    /// `Synchronize`, whose event is `Unknown` and which has no pod. A second attempt as `StateChange` is the same
-    /// call. For counts of one's own; [`Adaptation::metrics`](crate::Adaptation::metrics) has ours.
+    /// A plugin was called, with any outcome: each event by the name of its call, and each part of
+    /// `Synchronize`, with the event `Unknown` and no pod. A second attempt as `StateChange` is the
+    /// same call. For custom counts; [`Adaptation::metrics`](crate::Adaptation::metrics) has ours.
     fn called(&self, operation: &str, call: &Delivery) {
         let _ = (operation, call);
     }
 
-    /// So many plugins get events now.
+    /// This number of plugins gets events now.
     fn active(&self, plugins: usize) {
         let _ = plugins;
     }
@@ -119,7 +119,7 @@ pub trait Observer: Send + Sync {
         let _ = delivery;
     }
 
-    /// Something happened to a plugin. `plugin` is `??-plugin` while it is not known (NRI-214).
+    /// A plugin's state changed. `plugin` is `??-plugin` until it is known (NRI-214).
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
         let _ = (plugin, event);
     }
@@ -151,7 +151,7 @@ impl std::fmt::Display for PluginName<'_> {
 /// Origin of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// An object of the runtime's own process.
+    /// As in logs (NRI-214).
     InProcess,
     /// Started by the runtime from the plugin directory.
     Launched,
@@ -173,17 +173,17 @@ impl Kind {
 /// State of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PluginState {
-    /// It is being told what there is.
+    /// It is being synchronised.
     Joining,
     /// It gets events.
     Active,
-    /// A newer instance of its index and name is called instead, until either goes.
+    /// A newer instance of its index and name is called instead, until either ends.
     Shadowed,
-    /// An answer is overdue; it gets no event until that came (`on_timeout = "skip"`).
+    /// An answer is overdue; it gets no event until that arrives (`on_timeout = "skip"`).
     Overdue,
-    /// Required or must-run, and not there.
+    /// Required or must-run, and absent.
     Absent,
-    /// It was there, and was closed for the reason in `last_error`; one of the last few.
+    /// One of the last closed plugins; `last_error` has the reason.
     Gone,
 }
 
@@ -192,9 +192,9 @@ pub enum PluginState {
 pub struct PluginInfo {
     pub id: PluginId,
     pub state: PluginState,
-    /// How long it has been so; for one that was never there, since the start.
+    /// Time in this state; for one that never connected, since the start.
     pub since: Duration,
-    /// `None` while it is absent, like the next two; of one that has gone, what it was.
+    /// `None` while it is absent, like the next two; a closed plugin keeps its values.
     pub kind: Option<Kind>,
     pub pid: Option<u32>,
     pub version: Option<Version>,
@@ -203,13 +203,13 @@ pub struct PluginInfo {
     pub events: EventMask,
     pub required: bool,
     pub must_run: bool,
-    /// What is in force: the runtime's setting, or else the plugin's own wish.
+    /// The setting in force: the runtime's, or else the plugin's own.
     pub on_timeout: OnTimeout,
     /// Its failure to answer fails the operation.
     pub fail_request: bool,
-    /// Events it was called for since it connected.
+    /// Events for which it was called since it connected.
     pub calls: u64,
-    /// Calls that failed, in whatever way, and updates and evictions that it asked for and that could not be had.
+    /// Failed calls of any kind, and updates and evictions that it requested and that failed.
     pub errors: u64,
     /// Over its last 256 calls.
     pub p50: Duration,
@@ -217,6 +217,6 @@ pub struct PluginInfo {
     /// Stop and Remove events kept for it.
     pub backlog: usize,
     pub last_error: Option<String>,
-    /// How long ago that was; zero where there was none.
+    /// Time since that error; zero if there was none.
     pub last_error_age: Duration,
 }

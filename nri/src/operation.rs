@@ -1,7 +1,7 @@
-//! Differences between operations: the request the next plugin gets, what its answer may do, and what
-//! the runtime gets in the end.
+//! Differences between operations: the request for the next plugin, the effects of its answer, and
+//! the runtime's result.
 //!
-//! Every answer is cut down to the plugin's permitted fields before it reaches a merge.
+//! Every answer is reduced to the plugin's permitted fields before it reaches a merge.
 
 use std::net::IpAddr;
 
@@ -24,9 +24,9 @@ use crate::{
     wire::event::HookRequest,
 };
 
-/// A setup event that some plugin would not have, or that a required plugin did not answer.
+/// A setup event that a plugin rejected, or that a required plugin did not answer.
 ///
-/// The runtime now undoes its step, and tells all plugins by the stop and remove events.
+/// The runtime must undo its step, and notify all plugins by the stop and remove events.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused {
@@ -34,7 +34,7 @@ pub struct Refused {
     pub event: Event,
     /// One line that names plugin, event and cause.
     pub reason: String,
-    /// What each plugin said, as far as they were asked.
+    /// The outcomes of the plugins called so far.
     pub deliveries: Vec<Delivery>,
 }
 
@@ -43,8 +43,8 @@ pub struct Refused {
 pub struct Told {
     /// In call order.
     pub deliveries: Vec<Delivery>,
-    /// Everyone was told and nothing was stopped, but a plugin whose failures are to fail the request
-    /// (`fail_request`) did not answer. The runtime finishes its step; then this is its result.
+    /// Every plugin was notified and nothing was stopped, but a plugin with `fail_request` did not
+    /// answer. The runtime finishes its step, and then returns this error.
     pub failed: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct Told {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Ran {
-    /// What plugins gave the pod, in the order of their answers; nothing without
+    /// Addresses that plugins gave the pod, in the order of their answers; empty without
     /// [`Settings::pod_ips`](crate::Settings::pod_ips).
     pub ips: Vec<IpAddr>,
     /// In call order.
@@ -86,25 +86,25 @@ pub struct Stopped {
     pub failed: Option<String>,
 }
 
-/// What an answer carried.
+/// The contents of an answer.
 #[derive(Debug, Default, Clone)]
 pub struct AnswerContents {
     pub adjusted: bool,
-    /// Names of what it set in the pod or the container that is being created.
+    /// Names of the fields it set in the pod or the container being created.
     pub changed: Vec<String>,
     pub updates: usize,
     pub evictions: usize,
-    /// Of the request that it answers.
+    /// Fields left out of its request.
     pub left_out: Vec<LeftOut>,
 }
 
-/// One operation: what the next plugin is asked, and what becomes of its answer.
+/// One operation: its request for the next plugin, and its treatment of the answer.
 pub trait Operation: Send {
     type Request: HookRequest;
 
     fn request(&self) -> &Self::Request;
 
-    /// Takes an answer in, or says why it cannot stand.
+    /// Merges an answer, or returns why it is invalid.
     fn take(
         &mut self,
         plugin: &PluginId,
@@ -113,7 +113,7 @@ pub trait Operation: Send {
     ) -> Result<AnswerContents, Outcome>;
 }
 
-/// The same request for everyone, and nothing in the answers.
+/// The same request for every plugin, with empty answers.
 pub(crate) struct Plain<R>(pub(crate) R);
 
 impl<R: HookRequest> Operation for Plain<R> {
@@ -154,7 +154,7 @@ fn permit<A: Restrict>(
     }
 }
 
-/// RunPodSandbox, and the addresses it may bring.
+/// RunPodSandbox and its addresses.
 pub struct Run {
     pub merge: RunMerge,
     /// [`Settings::pod_ips`](crate::Settings::pod_ips).
@@ -177,7 +177,7 @@ impl Operation for Run {
         if merge::asked(&reply).is_empty() {
             return Ok(AnswerContents::default());
         }
-        // As every runtime of NRI v0.12.5 does, which has no such field.
+        // Like every runtime of NRI v0.12.5, which lacks this field.
         if !self.takes_ips {
             tracing::warn!(%plugin, "adjust.network.ips in the answer to RunPodSandbox ignored: not switched on");
             return Ok(AnswerContents::default());
@@ -247,7 +247,7 @@ impl Operation for UpdateMerge {
     }
 }
 
-/// StopContainer: its request, and the updates it brings.
+/// StopContainer: its request and its updates.
 pub struct Stop {
     pub request: StopContainerRequest,
     pub merge: StopMerge,
@@ -278,7 +278,7 @@ impl Operation for Stop {
     }
 }
 
-/// Cuts updates that came without a request down to what the plugin may do; the rest has failed.
+/// Reduces unsolicited updates to the plugin's permissions; the rest is returned as failed.
 pub fn permitted_updates(
     plugin: &PluginId,
     policy: &PluginPolicy,

@@ -26,7 +26,7 @@ pub struct PluginId {
     pub name: String,
 }
 
-/// An index or name that no plugin may have.
+/// An invalid index or name of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPluginId {
     #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' are allowed")]
@@ -39,7 +39,7 @@ pub enum BadPluginId {
     Form(String),
 }
 
-/// Bytes of a plugin's name: as many as a file's may have. It goes into every owner, metric and log line.
+/// Bytes of a plugin's name, as of a file name. Every owner, metric and log line contains it.
 const MAX_NAME: usize = 255;
 
 impl PluginId {
@@ -69,7 +69,7 @@ impl fmt::Display for PluginId {
 impl FromStr for PluginId {
     type Err = BadPluginId;
 
-    /// Takes `NN-name`, as file names of plugins and owner entries have it.
+    /// Parses `NN-name`, as in file names of plugins and owner entries.
     fn from_str(s: &str) -> Result<Self, BadPluginId> {
         let (index, name) = s
             .split_once('-')
@@ -83,13 +83,13 @@ pub fn removal(key: &str) -> Option<&str> {
     key.strip_prefix('-')
 }
 
-/// Two plugins want the same thing (NRI-503). `later` is the one whose answer failed.
+/// Two plugins set the same field (NRI-503). `later` is the one whose answer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("plugin {later} sets {}, {}", self.what(), self.deed())]
 pub struct Conflict {
     pub later: PluginId,
     pub earlier: PluginId,
-    /// The container whose field it is.
+    /// The container of the field.
     pub container: String,
     pub field: Field,
     /// `None` for a simple field.
@@ -125,7 +125,7 @@ pub enum Owner {
 }
 
 impl fmt::Display for Owner {
-    /// As it stands on the wire: `10-foo`, `-10-foo` or `10-foo,20-bar`.
+    /// As on the wire: `10-foo`, `-10-foo` or `10-foo,20-bar`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set(id) => write!(f, "{id}"),
@@ -155,7 +155,7 @@ impl FromStr for Owner {
 }
 
 impl Owner {
-    /// The plugins that set, removed or added to the entry; for an audit they all count.
+    /// The plugins that set, removed or extended the entry; all count for an audit.
     pub fn plugins(&self) -> &[PluginId] {
         match self {
             Self::Set(id) | Self::Cleared(id) => std::slice::from_ref(id),
@@ -181,12 +181,12 @@ impl ContainerOwners {
         }
     }
 
-    /// Says who stands in the way if `plugin` were to claim a simple field.
+    /// Checks whether `plugin` could claim a simple field; the error names its owner.
     pub fn check(&self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
         self.refuses(plugin, field, None, self.owner(field))
     }
 
-    /// Says who stands in the way if `plugin` were to claim one key of a compound field.
+    /// Checks whether `plugin` could claim one key of a compound field; the error names its owner.
     pub fn check_key(
         &self,
         plugin: &PluginId,
@@ -196,14 +196,14 @@ impl ContainerOwners {
         self.refuses(plugin, field, Some(key), self.owner_of(field, key))
     }
 
-    /// Takes a simple field for `plugin`, or says who has it.
+    /// Claims a simple field for `plugin`; the error names its owner.
     pub fn claim(&mut self, plugin: &PluginId, field: Field) -> Result<(), Box<Conflict>> {
         self.check(plugin, field)?;
         self.simple.insert(field, Owner::Set(plugin.clone()));
         Ok(())
     }
 
-    /// Takes one key of a compound field for `plugin`, or says who has it.
+    /// Claims one key of a compound field for `plugin`; the error names its owner.
     pub fn claim_key(
         &mut self,
         plugin: &PluginId,
@@ -216,12 +216,12 @@ impl ContainerOwners {
         Ok(())
     }
 
-    /// Frees a simple field for `plugin`, whoever had it (NRI-502).
+    /// Frees a simple field for `plugin`, for any owner (NRI-502).
     pub fn clear(&mut self, plugin: &PluginId, field: Field) {
         self.simple.insert(field, Owner::Cleared(plugin.clone()));
     }
 
-    /// Frees one key for `plugin`, whoever had it (NRI-502).
+    /// Frees one key for `plugin`, for any owner (NRI-502).
     pub fn clear_key(&mut self, plugin: &PluginId, field: Field, key: &str) {
         let keys = self.compound.entry(field).or_default();
         keys.insert(key.to_owned(), Owner::Cleared(plugin.clone()));
@@ -238,23 +238,23 @@ impl ContainerOwners {
         *owner = Owner::Shared(ids);
     }
 
-    /// Who has a simple field.
+    /// The owner of a simple field.
     pub fn owner(&self, field: Field) -> Option<&Owner> {
         self.simple.get(&field)
     }
 
-    /// Who has one key of a compound field.
+    /// The owner of one key of a compound field.
     pub fn owner_of(&self, field: Field, key: &str) -> Option<&Owner> {
         self.compound.get(&field)?.get(key)
     }
 
-    /// The keys of a compound field and who has them, in order of the keys.
+    /// The keys of a compound field and their owners, in order of the keys.
     pub fn keys(&self, field: Field) -> impl Iterator<Item = (&str, &Owner)> {
         let keys = self.compound.get(&field).into_iter().flatten();
         keys.map(|(key, owner)| (key.as_str(), owner))
     }
 
-    /// Paths of what `plugin` set and nobody took from it since, such as `env["DEMO"]`.
+    /// Paths that `plugin` set and still owns, such as `env["DEMO"]`.
     pub fn set_by(&self, plugin: &PluginId) -> Vec<String> {
         let mine = |owner: &Owner| match owner {
             Owner::Set(id) => id == plugin,
@@ -270,7 +270,7 @@ impl ContainerOwners {
         names
     }
 
-    /// True while no plugin has touched the container.
+    /// True while no plugin has changed the container.
     pub fn is_empty(&self) -> bool {
         self.simple.is_empty() && self.compound.is_empty()
     }
@@ -317,12 +317,12 @@ impl ContainerOwners {
     }
 }
 
-/// The ownership table of one operation: container id → who owns its fields (NRI-500).
+/// The ownership table of one operation: container id → owners of its fields (NRI-500).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners(BTreeMap<String, ContainerOwners>);
 
 impl Owners {
-    /// The table of one container, if a plugin touched it.
+    /// The table of one container, if a plugin changed it.
     pub fn container(&self, id: &str) -> Option<&ContainerOwners> {
         self.0.get(id)
     }
@@ -367,7 +367,7 @@ impl From<&ContainerOwners> for FieldOwners {
 impl TryFrom<&OwningPlugins> for Owners {
     type Error = BadPluginId;
 
-    /// Reads the table a validator was sent. Fields of a newer NRI are left out.
+    /// Reads the table in a validator's request. Fields of a newer NRI are left out.
     fn try_from(wire: &OwningPlugins) -> Result<Self, BadPluginId> {
         let mut owners = Self::default();
         for (id, fields) in &wire.owners {

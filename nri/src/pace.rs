@@ -1,8 +1,8 @@
-//! Rates of what plugins send by themselves. Work above the rate is delayed, not refused.
+//! Rate limits of unsolicited requests. Work above the rate is delayed, not rejected.
 //!
 //! | work | per | rate | burst |
 //! |---|---|---|---|
-//! | updates and evictions | plugin, over all its connections | 100/s | 500: each container of a large node |
+//! | updates and evictions | plugin, over all its connections | 100/s | 500: a large node |
 //! | connections | socket | 200/s | 1000 |
 
 use std::{collections::BTreeMap, time::Duration};
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use crate::owners::PluginId;
 
-/// So many updates of a call are applied before it waits.
+/// Updates of a call that are applied before it waits.
 pub(crate) const PART: usize = 50;
 
 /// A token bucket per key. A key whose bucket is full has no entry.
 pub(crate) struct Pace<K> {
-    /// The time that earns one unit.
+    /// Time to earn one unit.
     each: Duration,
     burst: u32,
-    /// When the key will have earned all that it has taken.
+    /// Time at which the key will have earned all it has taken.
     earned: Mutex<BTreeMap<K, Instant>>,
 }
 
@@ -47,7 +47,7 @@ impl<K: Ord + Clone> Pace<K> {
         }
     }
 
-    /// Waits until the key has earned `count` more.
+    /// Waits until the key has earned `count` more units.
     pub(crate) async fn take(&self, key: &K, count: usize) {
         let wait = self.due(key, u32::try_from(count).unwrap_or(u32::MAX));
         if !wait.is_zero() {

@@ -1,4 +1,4 @@
-//! The one generic call: an event to a plugin, whatever its transport, version and style.
+//! The one generic call: an event to a plugin of any transport, version and style.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,20 +23,20 @@ pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) enum Peer {
     /// Behind a socket. Both service names share all messages, so a version is a name.
     Remote { client: Client, version: Version },
-    /// In this process; takes and gives the same bytes.
+    /// In this process, with the same encoded messages.
     InProcess(Arc<PluginService>),
 }
 
-/// What a delivery came to, and whether it went as `StateChange`.
+/// Result of a delivery, and whether it was sent as `StateChange`.
 pub(crate) struct Delivered<T> {
     pub(crate) answer: Result<T, CallError>,
     pub(crate) as_state_change: bool,
-    /// Of the request, which would have been too long.
+    /// Fields left out because the request was too long.
     pub(crate) left_out: Vec<LeftOut>,
 }
 
 impl Peer {
-    /// Whether there is a limit to the length of its messages.
+    /// Whether the length of its messages is limited.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
@@ -70,16 +70,16 @@ impl Peer {
         }
     }
 
-    /// Waits until the plugin has nothing to answer, not even to a caller that has given up.
+    /// Waits until the plugin has no open call, including calls whose caller has given up.
     pub(crate) async fn settled(&self) {
         match self {
             Self::Remote { client, .. } => client.settled().await,
-            // What it did for a caller ends with the caller.
+            // Its calls end with their callers.
             Self::InProcess(_) => {}
         }
     }
 
-    /// Calls a method with messages for bytes.
+    /// Calls a method with typed messages.
     pub(crate) async fn ask<Q: Wire, A: Wire>(
         &self,
         method: &str,
@@ -90,7 +90,7 @@ impl Peer {
             .await
     }
 
-    /// As [`Peer::ask`], naming what the request lacks.
+    /// As [`Peer::ask`], with metadata that names the fields left out.
     pub(crate) async fn ask_shortened<Q: Wire, A: Wire>(
         &self,
         method: &str,
@@ -112,8 +112,8 @@ impl Peer {
         A::from_wire(&reply).map_err(CallError::BadReply)
     }
 
-    /// Delivers an event; `busy`: the plugin's time for it, where the operation has less. What nobody can refuse is shortened
-    /// where it is too long to be sent.
+    /// Delivers an event; `busy`: the plugin's own limit, where the operation has less time. An
+    /// event that plugins cannot reject is shortened if it is too long to be sent.
     pub(crate) async fn deliver<R: HookRequest>(
         &self,
         style: &StyleCell,
@@ -160,8 +160,8 @@ impl Peer {
         }
     }
 
-    /// Delivers an event as it is: by its own call, or as `StateChange` if that is all the plugin takes, and says which.
-    /// Both attempts together have the limit (NRI-333).
+    /// Delivers an event unchanged: by its own call, or as `StateChange` if the plugin takes only
+    /// that; reports which. Both attempts together have the limit (NRI-333).
     async fn attempt<R: HookRequest>(
         &self,
         style: &StyleCell,
@@ -189,7 +189,7 @@ impl Peer {
         (reply.await.map(|_| R::Reply::default()), true)
     }
 
-    /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
+    /// Sends Shutdown. The answer is ignored; v1alpha1 has no place for the reason.
     pub(crate) async fn shutdown(&self, reason: &str, limit: Duration) {
         let limit = limit.min(SHUTDOWN_LIMIT);
         let alpha = matches!(
@@ -209,7 +209,7 @@ impl Peer {
     }
 }
 
-/// Says in the log what a plugin was not sent.
+/// Logs the fields that were not sent to a plugin.
 pub(crate) fn note(plugin: &PluginId, event: Event, left_out: &[LeftOut]) {
     let event = event_name(event);
     for of in left_out {
@@ -217,7 +217,7 @@ pub(crate) fn note(plugin: &PluginId, event: Event, left_out: &[LeftOut]) {
     }
 }
 
-/// Metadata that names what a request lacks.
+/// Metadata that names the fields left out of a request.
 fn names(left_out: &[LeftOut]) -> Extra {
     let pairs = left_out.iter();
     Extra {
@@ -228,8 +228,8 @@ fn names(left_out: &[LeftOut]) -> Extra {
     }
 }
 
-/// True if a plugin that never asked for this event by name does not know it (NRI-331): it counts as
-/// not subscribed from then on.
+/// True if the plugin does not know this event and never subscribed to it by name (NRI-331): from
+/// then on it counts as not subscribed.
 pub(crate) fn is_unknown_to_plugin(event: Event, error: &CallError) -> bool {
     let may = matches!(
         event,

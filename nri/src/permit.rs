@@ -1,9 +1,9 @@
-//! Permitted fields of one plugin: finds, and on request drops, what lies outside of them
-//! (NRI-1400, B-14). Runs on an answer before it goes into the merge.
+//! Permitted fields of one plugin: finds, and on request drops, all others (NRI-1400, B-14). Runs
+//! on an answer before the merge.
 //!
 //! Pure: no I/O, no clock. Device rules of a cgroup have no field of their own and count as
-//! `Devices`. The patterns name every field and have no `..`, so that a field added to the wire
-//! cannot slip past.
+//! `Devices`. The patterns name every field without `..`, so that a field added to the wire cannot
+//! bypass the check.
 
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, ContainerUpdate, CreateContainerResponse, Field, Hooks,
@@ -16,10 +16,10 @@ use crate::{
     mask::FieldMask,
 };
 
-/// An answer that can be cut down to the permitted fields.
+/// An answer that can be reduced to the permitted fields.
 pub trait Restrict {
-    /// Drops all that lies outside `permitted`; returns what that was. An answer that is to fail
-    /// instead of being cut is failed when this is not empty.
+    /// Drops all fields outside `permitted` and returns them. An answer that must fail instead
+    /// fails if the result is not empty.
     fn restrict(&mut self, permitted: FieldMask) -> FieldMask;
 }
 
@@ -188,7 +188,7 @@ impl Restrict for LinuxResources {
     }
 }
 
-/// Empties fields that are not permitted and keeps count of them.
+/// Clears fields that are not permitted, and records them.
 struct Cut {
     permitted: FieldMask,
     denied: FieldMask,
@@ -202,7 +202,7 @@ impl Cut {
         }
     }
 
-    /// A field at its default says nothing, so it needs no permission.
+    /// A field at its default is unset, so it needs no permission.
     fn field<T: Default + PartialEq>(&mut self, field: Field, value: &mut T) {
         if !self.permitted.has(field) && *value != T::default() {
             *value = T::default();

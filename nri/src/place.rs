@@ -1,8 +1,8 @@
-//! Pure: where in an adjustment each field that has owners lies.
+//! Pure: the place of each owned field in an adjustment.
 
 use proto_nri::Field;
 
-/// As JSON pointers into an adjustment; a container has these fields in the same places.
+/// JSON pointers into an adjustment; a container has these fields in the same places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Simple(&'static str),
@@ -20,8 +20,8 @@ impl Place {
     }
 }
 
-/// The name of a field, or of one of its keys, in errors and reports: `linux.resources.memory.limit`, `env["DEMO"]`. A
-/// scenario of nri-bench has the same names.
+/// The name of a field, or of one of its keys, in errors and reports:
+/// `linux.resources.memory.limit`, `env["DEMO"]`. Scenarios of nri-bench use the same names.
 pub fn path(field: Field, key: Option<&str>) -> String {
     let name = match place(field) {
         Some(place) => place.pointer().trim_start_matches('/').replace('/', "."),
@@ -33,7 +33,7 @@ pub fn path(field: Field, key: Option<&str>) -> String {
     }
 }
 
-/// The field that this pointer leads to, or into.
+/// The field at this pointer, or around it.
 pub fn at(pointer: &str) -> Option<Field> {
     let within = |field: &Field| {
         let rest = place(*field).and_then(|place| pointer.strip_prefix(place.pointer()));
@@ -43,7 +43,7 @@ pub fn at(pointer: &str) -> Option<Field> {
     all.find(within)
 }
 
-/// `None` for what is no field.
+/// `None` if it is not a field.
 pub fn place(field: Field) -> Option<Place> {
     use Place::{List, Map, Simple};
     Some(match field {

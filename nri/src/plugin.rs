@@ -1,4 +1,4 @@
-//! One configured plugin: what it is, what it wants, and how it fares. Plain state: others act on it.
+//! State of one configured plugin: identity, settings, progress. Other modules act on it.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +26,7 @@ use crate::{
     wire::version::{Style, StyleCell, Version},
 };
 
-/// Since when an answer is overdue: the plugin is skipped until it came.
+/// Since when an answer is overdue: the plugin is skipped until it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Overdue(Mutex<Option<Instant>>);
 
@@ -53,35 +53,36 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
     pub(crate) style: StyleCell,
     events: AtomicU32,
-    /// It asked for "all", not for each event by name (NRI-331).
+    /// It asked for "all" instead of each event by name (NRI-331).
     implicit: bool,
-    /// The runtime's, and what it said itself of its failures.
+    /// The runtime's settings, with the plugin's own failure policy.
     pub(crate) settings: PluginSettings,
-    /// Misses in a row; `policy.rs` says what they mean.
+    /// Misses in a row; `policy.rs` decides their effect.
     pub(crate) misses: AtomicU32,
     pub(crate) overdue: Overdue,
-    /// Containers that its late answer creates for it alone: it undoes them, and gets no further event of them (G-34).
+    /// Containers that its late answer creates only at it: it undoes them, and gets no other event
+    /// of them (G-34).
     left_out: Mutex<BTreeSet<String>>,
     /// A newer instance of it is called instead.
     shadowed: Arc<AtomicBool>,
-    /// Operations that need its answer do not wait until it is synchronised.
+    /// Operations that need its answer do not wait for its synchronisation.
     unwaited: AtomicBool,
-    /// One of these did not wait.
+    /// One of these operations did not wait.
     passed_by: AtomicBool,
-    /// Something may be kept that it can be sent now, or it is not called any more.
+    /// A kept event may be sendable now, or it is no longer called.
     pub(crate) kept: Notify,
-    /// Events a deprecation notice was given for, as bits.
+    /// Events whose deprecation was reported, as bits.
     deprecated: AtomicU32,
-    /// Shared with what is remembered of it when it has gone.
+    /// Shared with the record of it after its end.
     pub(crate) stats: Arc<Stats>,
-    /// `Some` once it is to be closed, with the reason as Shutdown has it.
+    /// `Some` once it must close, with the reason for Shutdown.
     closing: watch::Sender<Option<String>>,
-    /// True once nothing is left of it.
+    /// True once all its resources are released.
     ended: watch::Sender<bool>,
     since: Instant,
 }
 
-/// Where a plugin is and what it speaks.
+/// A plugin's transport and protocol.
 pub(crate) struct Link {
     pub(crate) kind: Kind,
     pub(crate) pid: Option<u32>,
@@ -90,7 +91,7 @@ pub(crate) struct Link {
 }
 
 impl Session {
-    /// `events`: those it is told of; and whether it asked for "all".
+    /// `events`: those it gets; and whether it asked for "all".
     pub(crate) fn new(
         id: PluginId,
         link: Link,
@@ -131,7 +132,7 @@ impl Session {
         }
     }
 
-    /// The events it is told of: what it wants and is permitted.
+    /// The events it gets: subscribed and permitted.
     pub(crate) fn events(&self) -> EventMask {
         EventMask::from_bits(self.events.load(Ordering::Relaxed))
     }
@@ -150,24 +151,24 @@ impl Session {
         }
     }
 
-    /// The events of the request's container are not sent to it any more.
+    /// Stops sending it the events of the request's container.
     pub(crate) fn leave_out<R: HookRequest>(&self, request: &R) {
         let container = container_id(request).to_owned();
         self.left_out.lock().insert(container);
     }
 
-    /// It is sent a new list: every container in it is known to it again.
+    /// It is sent a new list: it knows every container in it again.
     pub(crate) fn take_in_all(&self) {
         self.left_out.lock().clear();
     }
 
-    /// The events of the request's container are sent to it again.
+    /// Sends it the events of the request's container again.
     pub(crate) fn take_in<R: HookRequest>(&self, request: &R) {
         self.left_out.lock().remove(container_id(request));
     }
 
-    /// It does not know this event after all, and gets it no more. False where it asked for it by name, and where it is
-    /// required and this is the last event that needs it.
+    /// It does not know this event, and gets it no more. False if it asked for it by name, or if it
+    /// is required and this is the last event that needs it.
     pub(crate) fn unsubscribe(&self, event: Event) -> bool {
         let left = self.events() - EventMask::of(event);
         let may = self.implicit && self.settings.policy.check_events(left).is_ok();
@@ -194,7 +195,7 @@ impl Session {
         self.deprecated.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Notes why it is to be closed; true the first time. An in-process plugin has ended with that.
+    /// Records the reason to close it; true the first time. An in-process plugin has then ended.
     pub(crate) fn is_to_close(&self, reason: &str) -> bool {
         let first = self.closing.send_if_modified(|closing| {
             let open = closing.is_none();
@@ -208,33 +209,33 @@ impl Session {
         first
     }
 
-    /// Resolves with the reason when it is to be closed.
+    /// Resolves with the reason when it must close.
     pub(crate) async fn closing(&self) -> String {
         let mut closing = self.closing.subscribe();
         let closing = closing.wait_for(Option::is_some).await;
         closing.map_or_else(|_| String::new(), |why| why.clone().unwrap_or_default())
     }
 
-    /// Nothing is left of it.
+    /// All its resources are released.
     pub(crate) fn has_ended(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Resolves when nothing is left of the plugin.
+    /// Resolves when all its resources are released.
     pub(crate) async fn ended(&self) {
         let mut ended = self.ended.subscribe();
-        // An error means that the session is gone, and so has ended.
+        // An error means that the session was dropped, and so has ended.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// It was closed on purpose, and is not to come back by itself.
+    /// It was closed on purpose, and is not restarted.
     pub(crate) fn was_dismissed(&self) -> bool {
         let closing = self.closing.borrow();
         let reason = closing.as_deref().unwrap_or_default();
         reason.starts_with("runtime-stopping") || reason.starts_with("instance-replaced")
     }
 
-    /// How long ago it was configured.
+    /// Time since it was configured.
     pub(crate) fn age(&self) -> Duration {
         self.since.elapsed()
     }
@@ -261,7 +262,7 @@ impl Session {
         !self.unwaited.load(Ordering::SeqCst)
     }
 
-    /// An event needed its answer, and went by while it was synchronised.
+    /// An event needed its answer, and did not wait for its synchronisation.
     pub(crate) fn pass_by(&self) {
         self.passed_by.store(true, Ordering::SeqCst);
     }
@@ -288,7 +289,7 @@ impl std::fmt::Debug for Session {
 
 #[cfg(test)]
 impl Session {
-    /// One that takes everything.
+    /// A session that takes everything.
     pub(crate) fn for_tests(id: &str) -> Arc<Self> {
         use crate::plugin_side::{handlers::Handlers, service::PluginService};
         let service = PluginService::in_process(Handlers::new());

@@ -1,4 +1,4 @@
-//! The list of plugins: those that are there, those that should be, and the last that have gone.
+//! The list of plugins: connected, expected but absent, and most recently closed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl Shared {
-    /// Keeps what a plugin was, and why it was closed, for [`Shared::plugins`].
+    /// Records a closed plugin and the reason, for [`Shared::plugins`].
     pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
         let mut info = self.info_of(session, PluginState::Gone);
         info.last_error = Some(reason.to_owned());
         self.gone.remember(info, session.stats.clone());
     }
 
-    /// As [`Shared::remember_gone`], of a plugin that was refused before it was configured.
+    /// As [`Shared::remember_gone`], of a plugin that was rejected before it was configured.
     pub(crate) fn remember_failed(
         &self,
         id: &PluginId,
@@ -40,7 +40,7 @@ impl Shared {
         self.metrics.render(prefix, &self.plugins())
     }
 
-    /// In call order, then those that should be there, then the last that have gone.
+    /// In call order, then the absent ones, then the most recently closed.
     pub(crate) fn plugins(&self) -> Vec<PluginInfo> {
         let slots = self.roster.slots();
         let mut all: Vec<PluginInfo> = Vec::new();

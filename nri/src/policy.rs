@@ -1,29 +1,30 @@
-//! Failure policy: consequences of one plugin's outcome for the operation and for the plugin (NRI-410…415).
+//! Failure policy: effects of one plugin's outcome on the operation and on the plugin
+//! (NRI-410…415).
 //!
 //! ```text
-//!  outcome ×               setup          teardown       notification    validation
-//!  Answered                proceed        proceed        proceed         proceed
-//!  NotSubscribed           proceed        proceed        proceed         proceed
-//!  Refused, Conflict,      ABORT          proceed, log   proceed, log    ABORT
+//!  outcome ×          setup          teardown       notification    validation
+//!  Answered           proceed        proceed        proceed         proceed
+//!  NotSubscribed      proceed        proceed        proceed         proceed
+//!  Refused, Conflict, ABORT          proceed, log   proceed, log    ABORT
 //!    Invalid, Denied
-//!  Unsent                  ABORT          proceed (2)    proceed, log    ABORT
-//!  TimedOut                proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
-//!  Lost, Garbled           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
-//!  Skipped                 proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + count
-//!  Absent, Joining         proceed (1)    proceed (2)    proceed         proceed (1)
-//!  Cancelled               ABORT          proceed        proceed         ABORT        never its fault
+//!  Unsent             ABORT          proceed (2)    proceed, log    ABORT
+//!  TimedOut           proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close or count
+//!  Lost, Garbled      proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + close
+//!  Skipped            proceed (1,3)  proceed (2,3)  proceed (3)     ABORT        + count
+//!  Absent, Joining    proceed (1)    proceed (2)    proceed         proceed (1)
+//!  Cancelled          ABORT          proceed        proceed         ABORT        never its fault
 //!
 //!  (1) a required plugin: ABORT, for RunPodSandbox, CreateContainer and validation (NRI-412)
 //!  (2) a must-run plugin: the event is journalled
-//!  (3) a plugin with `fail_request`: ABORT at setup; elsewhere everyone is told and nothing stops, and
-//!      the failure is the call's result in the end
+//!  (3) a plugin with `fail_request`: ABORT at setup; elsewhere every plugin is notified,
+//!      nothing stops, and the failure is the call's final result
 //! ```
 //!
-//! `fail_request` and what becomes of a plugin that is late are the plugin's own wish (`failure_policy`
-//! of its ConfigureResponse), unless the runtime's settings say otherwise.
+//! A plugin requests `fail_request` and its treatment when late (`failure_policy` of its
+//! ConfigureResponse); the runtime's settings override them.
 //!
-//! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out what
-//! the verdict says. One file: the table of outcomes, and the rules it is read by.
+//! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out the
+//! verdict. One file: the table of outcomes, and the rules to read it.
 
 use std::time::Duration;
 
@@ -40,9 +41,9 @@ use crate::{
 pub enum Class {
     /// A plugin may veto it.
     Setup,
-    /// Every plugin is told, none can stop it.
+    /// Every plugin is notified, none can stop it.
     Teardown,
-    /// Post events: told, nothing more.
+    /// Post events: notifications only.
     Notification,
     /// ValidateContainerAdjustment.
     Validation,
@@ -77,29 +78,30 @@ impl Class {
 pub enum Outcome {
     /// It answered OK.
     Answered,
-    /// It answered an error status, which says this.
+    /// It answered with this error status.
     Refused(Status),
-    /// The request could not be sent, which says why: it is too long.
+    /// The request could not be sent, for this reason: it is too long.
     Unsent(String),
-    /// A local deadline, or a status DEADLINE_EXCEEDED from its side: the same (NRI-137).
+    /// A local deadline, or a status DEADLINE_EXCEEDED from the plugin (NRI-137).
     TimedOut,
-    /// The connection went, or ttrpc was violated.
+    /// The connection was lost, or ttrpc was violated.
     Lost(String),
     /// The reply does not parse.
     Garbled(String),
-    /// The answer sets what another answer, or itself, has set already.
+    /// The answer sets a field that another answer, or itself, has set already.
     Conflict(String),
-    /// The answer breaks another rule of merging: an entry without a key, an update of the container being created.
+    /// The answer breaks another rule of merging: an entry without a key, an update of the
+    /// container being created.
     Invalid(String),
-    /// The answer touches a field this plugin may not.
+    /// The answer sets a field without permission.
     Denied(String),
-    /// It was not called: an answer is overdue since an earlier event (`on_timeout = "skip"`).
+    /// It was not called: the answer to an earlier event is overdue (`on_timeout = "skip"`).
     Skipped,
     /// It is not subscribed to this event.
     NotSubscribed,
-    /// Not yet synchronised, also not by the end of the wait for it.
+    /// Still not synchronised at the end of the wait for it.
     Joining,
-    /// Not connected. Asked only of plugins the configuration names.
+    /// Not connected. Only for plugins that the configuration names.
     Absent,
     /// The caller's own cancellation or deadline ended the call (NRI-137).
     Cancelled,
@@ -111,15 +113,15 @@ pub enum OnTimeout {
     /// It is closed at once, as Go does (NRI-411).
     #[default]
     Close,
-    /// It gets no event until its late answer came; `breaker` misses in a row close it.
+    /// It gets no event until its late answer arrives; `breaker` misses in a row close it.
     Skip,
-    /// It gets the next event all the same, and delays each by its whole limit if it hangs
+    /// It still gets the next event, and delays each by its complete limit if it hangs
     /// (`keep_connected` of a plugin's failure policy).
     Keep,
 }
 
 impl OnTimeout {
-    /// As configurations have it.
+    /// As in configurations.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Close => "close",
@@ -135,29 +137,29 @@ pub enum OnDenied {
     /// The operation fails, naming plugin and field.
     #[default]
     Fail,
-    /// What is not permitted is dropped and logged.
+    /// Fields without permission are dropped and logged.
     Drop,
 }
 
-/// Policy for one plugin. The default is Go's behaviour, and what the plugin itself asks for.
+/// Policy for one plugin. The default is Go's behaviour and the plugin's own requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginPolicy {
     /// Pods and containers are not created without its answer.
     pub required: bool,
     /// Stop and Remove events it has not acknowledged are kept and sent again.
     pub must_run: bool,
-    /// `None`: as the plugin says, else `Close`.
+    /// `None`: the plugin's own request, else `Close`.
     pub on_timeout: Option<OnTimeout>,
-    /// So many misses in a row close it; 0 never does. `None`: 3 with `Skip`, 0 with `Keep`.
+    /// Misses in a row that close it; 0 disables this. `None`: 3 with `Skip`, 0 with `Keep`.
     pub breaker: Option<u32>,
-    /// A time-out, a lost connection or garbage fails the operation, as its own error does. `None`: as
-    /// the plugin says, else it does not.
+    /// A time-out, a lost connection or garbage fails the operation, like its own error. `None`:
+    /// the plugin's own request, else false.
     pub fail_request: Option<bool>,
     /// `None`: that of the runtime (2 s).
     pub request_timeout: Option<Duration>,
     /// For one chunk of Synchronize. `None`: that of the runtime (10 s).
     pub sync_timeout: Option<Duration>,
-    /// Events it is told of, whatever it subscribes to.
+    /// Events it can get, of those it subscribes to.
     pub events: EventMask,
     /// Fields it may adjust or update.
     pub fields: FieldMask,
@@ -182,7 +184,7 @@ impl Default for PluginPolicy {
 }
 
 impl PluginPolicy {
-    /// With what the plugin says of its own failures, where the runtime's settings say nothing.
+    /// Adds the plugin's own failure policy, where the runtime's settings are empty.
     pub(crate) fn declared(self, wish: Option<&FailurePolicy>) -> Self {
         let Some(wish) = wish else {
             return self;
@@ -195,8 +197,8 @@ impl PluginPolicy {
         }
     }
 
-    /// The events, if they are enough: a required plugin that gets none of those that need it would let everything
-    /// through.
+    /// Returns the events if they suffice: a required plugin must get at least one of those that
+    /// need it, or it would let everything through.
     ///
     /// # Errors
     /// The events that need it.
@@ -212,7 +214,7 @@ impl PluginPolicy {
         ))
     }
 
-    /// What happens to it when it is late.
+    /// Its treatment when it is late.
     pub fn on_timeout(&self) -> OnTimeout {
         self.on_timeout.unwrap_or_default()
     }
@@ -222,7 +224,7 @@ impl PluginPolicy {
         self.fail_request.unwrap_or(false)
     }
 
-    /// How many misses in a row close it; 0 for never.
+    /// Misses in a row that close it; 0 for never.
     fn breaker(&self) -> u32 {
         match self.on_timeout() {
             OnTimeout::Close => 1,
@@ -232,7 +234,7 @@ impl PluginPolicy {
     }
 }
 
-/// Whether the operation goes on.
+/// Whether the operation continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flow {
     Proceed,
@@ -252,15 +254,15 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub flow: Flow,
-    /// The operation goes on, and this is its result in the end.
+    /// The operation continues and finally returns this error.
     pub failed: Option<String>,
-    /// The plugin is closed and gets nothing more.
+    /// The plugin is closed and gets no more events.
     pub close: Option<CloseReason>,
-    /// The event is kept for this plugin until it has acknowledged it.
+    /// The event is kept for this plugin until it is acknowledged.
     pub journal: bool,
-    /// Misses in a row after this event; the dispatcher hands it in at the next.
+    /// Misses in a row after this event; the dispatcher passes it to the next.
     pub misses: u32,
-    /// One line for the log, also where the operation goes on.
+    /// One line for the log, also if the operation continues.
     pub log: Option<String>,
 }
 
@@ -272,11 +274,11 @@ pub struct Case<'a> {
     pub policy: &'a PluginPolicy,
     /// Misses in a row before this event.
     pub misses: u32,
-    /// The pod carries the annotation that lets it through without required plugins.
+    /// The pod has the annotation that exempts it from required plugins.
     pub exempt: bool,
 }
 
-/// Decides. See the table in the module header.
+/// Decides by the table in the module header.
 pub fn decide(case: Case<'_>, outcome: &Outcome) -> Verdict {
     let log = trouble(case.plugin, case.event, outcome);
     let misses = match outcome {
@@ -307,13 +309,13 @@ pub fn decide(case: Case<'_>, outcome: &Outcome) -> Verdict {
     }
 }
 
-/// What to do with an answer that came after its deadline, from a plugin that was not closed.
+/// Treatment of an answer after its deadline, from a plugin that was not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
     /// Drop it; the plugin gets events again.
     Drop,
-    /// Drop it, and send this plugin StopContainer and RemoveContainer: it believes in a
-    /// container whose adjustments were never made.
+    /// Drop it, and send this plugin StopContainer and RemoveContainer: it knows a container whose
+    /// adjustments were never applied.
     Undo,
 }
 
@@ -325,7 +327,7 @@ pub fn late(event: Event, ok: bool) -> Late {
     }
 }
 
-/// Whether the operation cannot do without a required plugin's answer to this event.
+/// Whether the operation needs a required plugin's answer to this event.
 pub fn needs_required(event: Event) -> bool {
     matches!(
         event,
@@ -333,13 +335,14 @@ pub fn needs_required(event: Event) -> bool {
     )
 }
 
-/// Whether this is the first that plugins are told of a pod or container. It is refused where what comes later could not be
-/// sent.
+/// Whether this is the first event of a pod or container. It is rejected if later events could not
+/// be sent.
 pub fn makes_object(event: Event) -> bool {
     matches!(event, Event::RunPodSandbox | Event::CreateContainer)
 }
 
-/// Whether a message of this event is shortened where it is too long: nobody can refuse the event, so that everybody is told.
+/// Whether a message of this event is shortened if it is too long: plugins cannot reject the event,
+/// and all must be notified.
 pub fn is_shortened(event: Event) -> bool {
     matches!(Class::of(event), Class::Teardown | Class::Notification)
 }
@@ -394,7 +397,7 @@ fn aborts(case: Case<'_>, outcome: &Outcome) -> bool {
     }
 }
 
-/// It was asked, and gave no answer of its own.
+/// It was called, and gave no answer of its own.
 fn is_failure(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -415,7 +418,7 @@ fn close(policy: &PluginPolicy, outcome: &Outcome, misses: u32) -> Option<CloseR
     }
 }
 
-/// A refusal is an acknowledgement too: the plugin was told and answered.
+/// A rejection is an acknowledgement too: the plugin received the event.
 fn unacknowledged(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::TimedOut

@@ -1,5 +1,5 @@
-//! Reading what a runtime sends: the questions that plugins ask of pods and containers, answered without a
-//! walk through messages in messages. The other direction is [`adjust`](crate::adjust).
+//! Accessors of a runtime's messages for plugins: pods and containers without walks through nested
+//! messages. The other direction is [`adjust`](crate::adjust).
 //!
 //! ```
 //! use nri::{proto::*, read::{ReadContainer, ReadPod}};
@@ -30,42 +30,42 @@ use proto_nri::{
 
 use crate::annotation::effective_annotation;
 
-/// Questions to a pod.
+/// Accessors of a pod.
 pub trait ReadPod {
-    /// `namespace/name`, as logs have it.
+    /// `namespace/name`, as in logs.
     fn full_name(&self) -> String;
     fn annotation(&self, key: &str) -> Option<&str>;
-    /// What holds for a container of the pod: the annotation `KEY/container.<name>`, else `KEY/pod`, else
-    /// `KEY`.
+    /// The annotation that applies to a container of the pod: `KEY/container.<name>`, else
+    /// `KEY/pod`, else `KEY`.
     fn annotation_for(&self, key: &str, container: &str) -> Option<&str>;
     fn label(&self, key: &str) -> Option<&str>;
     /// Path of the pod's namespace of this kind, as in `network`; `None` if it is the host's.
     fn namespace_path(&self, kind: &str) -> Option<&str>;
-    /// The pod's own cgroup, or the parent of its containers' where the runtime tells no more; `None` if it
-    /// does not tell.
+    /// The pod's own cgroup, or the parent of its containers' if the runtime reports only that;
+    /// `None` if it reports neither.
     fn cgroup(&self) -> Option<&str>;
-    /// The limits of the pod as a whole.
+    /// The limits of the complete pod.
     fn limits(&self) -> Limits<'_>;
 }
 
-/// Questions to a container.
+/// Accessors of a container.
 pub trait ReadContainer {
     fn annotation(&self, key: &str) -> Option<&str>;
     fn label(&self, key: &str) -> Option<&str>;
-    /// The value of a variable; the last counts, as in a process.
+    /// The value of a variable; the last one counts, as in a process.
     fn env_var(&self, name: &str) -> Option<&str>;
     /// The mount at this path inside the container.
     fn mount_at(&self, destination: &str) -> Option<&Mount>;
     /// `kind` as in `RLIMIT_NOFILE`.
     fn rlimit(&self, kind: &str) -> Option<&PosixRlimit>;
-    /// Path of the container's namespace of this kind, as in `network`; `None` if it has no path: it is new,
-    /// or the host's.
+    /// Path of the container's namespace of this kind, as in `network`; `None` if it has no path:
+    /// it is new, or the host's.
     fn namespace_path(&self, kind: &str) -> Option<&str>;
     fn cgroup(&self) -> Option<&str>;
     fn limits(&self) -> Limits<'_>;
 }
 
-/// Resources without their wrappers: `None` is "not said".
+/// Resources without their wrappers; `None` means not reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits<'a> {
@@ -92,7 +92,7 @@ pub struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// Of resources, where there are any.
+    /// The limits in these resources, if present.
     ///
     /// ```
     /// use nri::{adjust::SetResources, proto::LinuxResources, read::Limits};
@@ -123,13 +123,13 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// Of an update of a container.
+    /// The limits in an update of a container.
     pub fn of_update(update: &'a ContainerUpdate) -> Self {
         Self::of(update.linux.as_ref().and_then(|l| l.resources.as_ref()))
     }
 }
 
-/// A text, unless it is the empty one that stands for none.
+/// `None` for an empty text.
 fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

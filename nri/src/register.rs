@@ -1,8 +1,8 @@
 //! Requests of plugins: RegisterPlugin, and unsolicited UpdateContainers.
 //!
-//! Unsolicited updates take no turn and wait for no pod (see NRI-562): they go
-//! to [`Source::update`](crate::Source::update) at once, and what cannot be applied is named in
-//! `failed` (NRI-441). A plugin may ask from inside a handler without hanging.
+//! Unsolicited updates take no turn and wait for no pod (see NRI-562): they go to
+//! [`Source::update`](crate::Source::update) at once, and `failed` lists those that cannot be
+//! applied (NRI-441). A plugin can send them from inside a handler without a deadlock.
 
 use std::sync::{
     Arc, OnceLock,
@@ -39,9 +39,9 @@ pub struct Registration {
 
 type Answer = Result<Registration, Status>;
 
-/// Whose connection it is.
+/// Origin of a connection.
 pub enum Who {
-    /// What it says about itself does not count.
+    /// Its own registration is ignored.
     Launched(PluginId),
     External(Arc<Identity>),
 }
@@ -52,11 +52,11 @@ pub struct RuntimeService {
     who: Who,
     registering: Mutex<Option<oneshot::Sender<Answer>>>,
     registered: OnceLock<Registration>,
-    /// Taken at registration, for whoever watches the connection.
+    /// Taken at registration, for the task that watches the connection.
     permit: Mutex<Option<Permit>>,
     /// Set once the plugin is synchronised: whether it is in the shadow of a newer instance.
     open: OnceLock<Arc<AtomicBool>>,
-    /// Held by the call whose updates are being applied.
+    /// Locked by the call whose updates are being applied.
     updating: AsyncMutex<()>,
 }
 
@@ -75,12 +75,12 @@ impl RuntimeService {
         (service, rx)
     }
 
-    /// The plugin may ask for updates from now on (NRI-560).
+    /// Allows the plugin to request updates (NRI-560).
     pub fn open(&self, shadowed: Arc<AtomicBool>) {
         let _ = self.open.set(shadowed);
     }
 
-    /// What the plugin was given at its registration; a launched one has none.
+    /// The plugin's place from its registration; a launched one has none.
     pub(crate) fn take_permit(&self) -> Option<Permit> {
         self.permit.lock().take()
     }
@@ -96,7 +96,7 @@ impl RuntimeService {
             let _ = self.registered.set(registration.clone());
         }
         let reply = answer.clone().map(|_| Vec::new());
-        // Nobody there: the connection is being closed, and the reply will not matter.
+        // No receiver: the connection is being closed, and the reply does not matter.
         let _ = registering.send(answer);
         reply
     }
@@ -120,7 +120,7 @@ impl RuntimeService {
         })
     }
 
-    /// Whether who has connected may have this id.
+    /// Checks whether the peer may use this id.
     async fn admit(&self, id: &PluginId, identity: &Arc<Identity>) -> Result<(), Status> {
         let Shared { settings, .. } = &*self.shared;
         let taken = |by: &str| Err(Status::new(Code::AlreadyExists, format!("{id} is {by}")));
@@ -161,7 +161,7 @@ impl RuntimeService {
 }
 
 impl Shared {
-    /// Updates and evictions a plugin sends of its own accord (NRI-440, NRI-441, NRI-570).
+    /// Unsolicited updates and evictions of a plugin (NRI-440, NRI-441, NRI-570).
     pub(crate) async fn unsolicited(
         &self,
         plugin: &PluginId,

@@ -1,24 +1,26 @@
-//! Plugin roster: who is active or joining, and the snapshot that each gets in Synchronize.
+//! Plugin roster: the active and joining plugins, and the snapshot that each gets in Synchronize.
 //!
 //! ```text
-//!   connect ─► configured ─► [cut] joining ──Synchronize answered──► active ──► gone
-//!                              │      └── failed ──────────────────────────────► gone
-//!                              └ under one short mutex: snapshot the runtime's objects, enter the list
+//!   connect ─► configured ─► [cut] joining ──Synchronize answered──► active ──► ended
+//!                              │      └── failed ──────────────────────────────► ended
+//!                              └ under one short mutex: snapshot of the objects, entry in the list
 //! ```
 //!
-//! Every dispatch begins, takes its next plugin and finishes under the same mutex. So for each object
-//! and each plugin: the object is in the plugin's list, or its Run/Create event goes to the plugin;
-//! never both, never neither. For that,
+//! Every dispatch begins, takes its next plugin and finishes under the same mutex. So for each
+//! object and each plugin: the object is in the plugin's list, or its Run/Create event goes to the
+//! plugin; never both, never neither. For that,
 //! - an object is left out of the snapshot until its Run or Create dispatch has finished, and that
 //!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
 //!   that were in when it began.
 //!
 //! Every dispatch ends, because a cut waits for
-//! - the dispatches that have asked another instance of the same id: no dispatch asks an id twice;
-//! - the dispatches behind whose back [`MAX_LATE`] plugins have joined;
-//! - the operation that holds the NRI turn, if it has an event for the plugin: nothing that joins is waited for in the
-//!   turn. In return the next such operation waits for the cut, and for Synchronize, before it takes the turn.
+//! - the dispatches that have called another instance of the same id: no dispatch calls an id
+//!   twice;
+//! - the dispatches that [`MAX_LATE`] plugins have joined;
+//! - the operation that has the NRI turn, if it has an event for the plugin: no join is awaited in
+//!   the turn. In return the next such operation waits for the cut, and for Synchronize, before the
+//!   turn.
 //!
 //! A plugin's place in the list is a [`Slot`].
 
@@ -46,10 +48,10 @@ use crate::{
 
 pub(crate) use slot::{Lane, Occupant, Slot};
 
-/// Plugins that may join behind the back of one dispatch; more join when it has finished.
+/// Plugins that may join during one dispatch; more join after it.
 const MAX_LATE: usize = 8;
 
-/// Events of the operation that holds the turn for this one.
+/// Events of the operation that has the turn for this one.
 fn turn_events(event: Event) -> EventMask {
     match event {
         Event::CreateContainer => {
@@ -67,13 +69,13 @@ enum Object {
 
 struct DispatchState {
     makes: Option<Object>,
-    /// The slots it has gone to, and which instance was the newest there.
+    /// The visited slots, and the newest instance of each at that time.
     visited: BTreeMap<u64, u64>,
-    /// The ids it has asked: an instance of one that comes later joins when it has finished.
+    /// The called ids: a later instance of one joins after the dispatch.
     asked: BTreeSet<PluginId>,
     /// Only slots up to this one; for Remove.
     until: Option<u64>,
-    /// How many have joined since it began.
+    /// Plugins that joined since it began.
     late: usize,
 }
 
@@ -85,10 +87,10 @@ struct RosterState {
     last_seq: u64,
     dispatches: BTreeMap<u64, DispatchState>,
     last_dispatch: u64,
-    /// What plugins may be told of in a list: its Run or Create hook is done, or it was there when
-    /// we started; and its Remove has not begun.
+    /// Objects that a list may contain: the Run or Create hook is done, or the object existed at
+    /// our start; and its Remove has not begun.
     made: BTreeSet<Object>,
-    /// Events of the operation that holds the turn.
+    /// Events of the operation that has the turn.
     turn: EventMask,
     /// Plugins that wait for their cut.
     waiting: BTreeMap<u64, Waiting>,
@@ -100,12 +102,12 @@ struct Waiting {
     events: EventMask,
 }
 
-/// The list of plugins and what is under way.
+/// The list of plugins and the running dispatches.
 pub(crate) struct Roster {
     state: Mutex<RosterState>,
     /// A dispatch, a turn, a join or a wait for one has ended.
     finished: Notify,
-    /// Held by the one instance that has the lane of the instance that it replaces, and waits.
+    /// Locked by the one instance that has the lane of its predecessor, and waits.
     replacing: AsyncMutex<()>,
     source: Arc<dyn Source>,
 }
@@ -120,7 +122,7 @@ impl Roster {
         }
     }
 
-    /// Takes what the runtime has now as made, whoever made it: for the start.
+    /// Marks all objects of the runtime as made, for the start.
     pub(crate) fn adopt(&self) {
         let mut state = self.state.lock();
         let all = self.source.snapshot();
@@ -129,14 +131,14 @@ impl Roster {
         state.made.extend(pods.chain(containers));
     }
 
-    /// Runs `change` under the mutex of the cut: what it changes in the runtime's snapshot is seen
-    /// by a joining plugin wholly or not at all.
+    /// Runs `change` under the mutex of the cut: a joining plugin sees all of the change in the
+    /// runtime's snapshot, or nothing of it.
     pub(crate) fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
         let _state = self.state.lock();
         change()
     }
 
-    /// Somebody has a slot.
+    /// Whether a slot is taken.
     pub(crate) fn is_taken(&self) -> bool {
         !self.state.lock().slots.is_empty()
     }
@@ -161,7 +163,7 @@ impl Roster {
             .any(|f| matches!(&f.makes, Some(Object::Container(id)) if id == container))
     }
 
-    /// The cut at the start: enters plugins as joining and takes the list they are to be told, in one.
+    /// The cut at the start: enters plugins as joining and takes their snapshot, atomically.
     pub(crate) fn join(self: &Arc<Self>, sessions: &[Arc<Session>]) -> (Vec<Joining>, Snapshot) {
         let mut state = self.state.lock();
         let snapshot = state.snapshot(&*self.source);
@@ -188,24 +190,24 @@ impl Roster {
         }
     }
 
-    /// Waits until operations that hold the turn for this event need not wait for a plugin that joins; not longer than
-    /// until `deadline`.
+    /// Waits until operations that have the turn for this event need not wait for a joining plugin;
+    /// at most until `deadline`.
     pub(crate) async fn joined(&self, event: Event, deadline: Instant) {
         let joined = self.once(|state| (!state.is_joining(event)).then_some(()));
-        // The caller goes on at the deadline.
+        // The caller continues at the deadline.
         let _ = timeout_at(deadline, joined).await;
     }
 
-    /// Waits until no plugin of these ids waits for its cut; not longer than until `deadline`.
+    /// Waits until no plugin of these ids waits for its cut; at most until `deadline`.
     pub(crate) async fn cut_in(&self, ids: &BTreeSet<&PluginId>, deadline: Instant) {
         let is_among = |waiting: &Waiting| ids.contains(&waiting.id);
         let cut_in = self.once(|state| (!state.waiting.values().any(is_among)).then_some(()));
-        // The caller goes on at the deadline.
+        // The caller continues at the deadline.
         let _ = timeout_at(deadline, cut_in).await;
     }
 
-    /// The turn is taken for this event: no plugin that gets it is cut in until [`Roster::end_turn`]. False, where one has
-    /// begun to join meanwhile and it is not `late` yet.
+    /// Takes the turn for this event: no plugin that gets it is cut in until [`Roster::end_turn`].
+    /// False if one has begun to join meanwhile and `late` is unset.
     pub(crate) fn begin_turn(&self, event: Event, late: bool) -> bool {
         let mut state = self.state.lock();
         if !late && state.is_joining(event) {
@@ -221,7 +223,7 @@ impl Roster {
         self.finished.notify_waiters();
     }
 
-    /// Waits for what `find` finds; it looks again whenever something has ended.
+    /// Waits until `find` returns a value; it runs again whenever a dispatch, turn or join ends.
     async fn once<T>(&self, mut find: impl FnMut(&mut RosterState) -> Option<T>) -> T {
         loop {
             let mut finished = std::pin::pin!(self.finished.notified());
@@ -233,7 +235,7 @@ impl Roster {
         }
     }
 
-    /// Takes a plugin off the list, if it is still the one on the slot.
+    /// Takes a plugin off the list, if it still occupies the slot.
     pub(crate) fn leave(&self, session: &Arc<Session>) {
         let mut state = self.state.lock();
         state.slots.retain(|slot| {
@@ -295,7 +297,7 @@ impl Roster {
 }
 
 impl RosterState {
-    /// The number of an instance that is cut in now: dispatches under way visit it too.
+    /// The number of an instance that is cut in now: running dispatches visit it too.
     fn next_instance(&mut self) -> u64 {
         for dispatch in self.dispatches.values_mut() {
             dispatch.late += usize::from(dispatch.until.is_none());
@@ -304,8 +306,8 @@ impl RosterState {
         self.last_seq
     }
 
-    /// An operation for this event is to wait before it takes the turn: a plugin that gets it is being synchronised, or is
-    /// about to be.
+    /// Whether an operation for this event must wait before the turn: a plugin that gets it is
+    /// being synchronised, or is about to be.
     fn is_joining(&self, event: Event) -> bool {
         let events = turn_events(event);
         let is_waited_for = |slot: &Arc<Slot>| {
@@ -316,19 +318,19 @@ impl RosterState {
         waiting.any(|waiting| waiting.events.meets(events)) || self.slots.iter().any(is_waited_for)
     }
 
-    /// A dispatch is under way that would ask an instance of this id a second time.
+    /// Whether a running dispatch would call an instance of this id a second time.
     fn has_asked(&self, id: &PluginId) -> bool {
         let mut dispatches = self.dispatches.values();
         dispatches.any(|d| d.until.is_none() && d.asked.contains(id))
     }
 
-    /// A dispatch is under way that enough have joined behind.
+    /// Whether a running dispatch has reached the limit of joins.
     fn is_full(&self) -> bool {
         let mut dispatches = self.dispatches.values();
         dispatches.any(|d| d.late >= MAX_LATE)
     }
 
-    /// What the runtime has, without what is being made and what is being removed.
+    /// The objects of the runtime, without those being made or removed.
     fn snapshot(&self, source: &dyn Source) -> Snapshot {
         let mut all = source.snapshot();
         let made = |object: Object| self.made.contains(&object);
@@ -339,8 +341,8 @@ impl RosterState {
     }
 }
 
-/// A plugin between the cut and its first event. Dropped before [`Joining::complete`]: it is off the
-/// list again, and what waited for it goes on without it.
+/// A plugin between the cut and its first event. Dropping it before [`Joining::complete`] takes it
+/// off the list, and its waiters continue without it.
 pub(crate) struct Joining {
     roster: Arc<Roster>,
     pub(crate) slot: Arc<Slot>,
@@ -350,12 +352,12 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// The plugin is synchronised: its events begin. Gives the instance it has replaced.
+    /// The plugin is synchronised: its events begin. Returns the instance it has replaced.
     ///
     /// # Errors
     ///
-    /// Its slot was taken off the list in the meantime: it, or the one it was to replace, has gone. Or an event that needed
-    /// its answer did not wait for it.
+    /// Its slot was taken off the list in the meantime: it, or the instance it was to replace, has
+    /// ended. Or an event that needed its answer did not wait for it.
     pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, NotJoined> {
         {
             let _state = self.roster.state.lock();
@@ -387,14 +389,14 @@ impl Drop for Joining {
     fn drop(&mut self) {
         if self.lane.is_some() {
             *self.slot.heir.lock() = None;
-            // Off a slot that was its own, or that the one it was to replace has left to it.
+            // The slot was its own, or was left to it by the instance it was to replace.
             self.roster.leave(&self.session);
             self.roster.finished.notify_waiters();
         }
     }
 }
 
-/// One dispatch on its way from plugin to plugin. Dropped: it has finished.
+/// A running dispatch. Dropping it finishes it.
 pub(crate) struct Dispatch {
     roster: Arc<Roster>,
     id: u64,
@@ -403,7 +405,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// The next plugin; when there is none left, the dispatch has finished.
+    /// The next plugin; after the last one the dispatch has finished.
     pub(crate) fn next(&mut self) -> Option<Arc<Slot>> {
         let mut state = self.roster.state.lock();
         let RosterState {
@@ -415,7 +417,7 @@ impl Dispatch {
         let dispatch = dispatches.get_mut(&self.id)?;
         let fresh = |slot: &&Arc<Slot>| match (dispatch.visited.get(&slot.seq), dispatch.until) {
             (None, until) => until.is_none_or(|until| slot.seq <= until),
-            // A newer instance is cut in on a slot that it has gone to: one that hears more, perhaps.
+            // A newer instance, possibly with more events, is cut in on a visited slot.
             (Some(instance), None) => {
                 *instance < slot.instance() && !dispatch.asked.contains(&slot.id)
             }
@@ -425,7 +427,7 @@ impl Dispatch {
             Some((index, seq)) => (s.id.index.as_str(), s.seq) > (index.as_str(), *seq),
             None => true,
         };
-        // In order; then those that joined behind our back.
+        // In order; then those that joined during the dispatch.
         let next = slots.iter().filter(fresh).find(after);
         let next = next.or_else(|| slots.iter().find(fresh)).cloned();
         match next {
@@ -447,7 +449,8 @@ impl Dispatch {
         }
     }
 
-    /// The event reaches whoever is called here by another way: whoever comes next under its id does so after the dispatch.
+    /// The event reaches the plugin here by another way: a later instance of its id joins after the
+    /// dispatch.
     pub(crate) fn leaves(&self, slot: &Slot) {
         let mut state = self.roster.state.lock();
         if let Some(dispatch) = state.dispatches.get_mut(&self.id) {
@@ -455,8 +458,8 @@ impl Dispatch {
         }
     }
 
-    /// With this slot's lane: who is called there. If it gets the event, whoever comes next under its id does so after the
-    /// dispatch.
+    /// With this slot's lane: the called instance. If it gets the event, a later instance of its id
+    /// joins after the dispatch.
     pub(crate) fn asks(&self, slot: &Slot, event: Event) -> Option<Arc<Session>> {
         let mut state = self.roster.state.lock();
         let session = slot.active()?;

@@ -1,5 +1,5 @@
-//! Settings of NRI: paths, limits, and the policy for each plugin. Go's behaviour unless
-//! said otherwise.
+//! Settings of NRI: paths, limits, and the policy for each plugin. Defaults are Go's behaviour
+//! unless documented otherwise.
 
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
@@ -25,7 +25,7 @@ pub enum Restart {
     /// Never, as in Go.
     #[default]
     No,
-    /// When its connection is lost or it timed out: after 1 s, then ever later, up to a minute.
+    /// When its connection is lost or it timed out: exponential back-off, 1 s to a minute.
     OnFailure,
 }
 
@@ -34,12 +34,12 @@ pub enum Restart {
 pub struct PluginSettings {
     pub policy: PluginPolicy,
     pub restart: Restart,
-    /// Who may connect under its id. A launched plugin is who it is.
+    /// Required peer of a connection under its id. Not checked for a launched plugin.
     pub peer: PeerRule,
 }
 
-/// [`PluginSettings`] as a table of a configuration file; unknown keys are refused. What is absent
-/// is Go's behaviour.
+/// [`PluginSettings`] as a table of a configuration file; unknown keys are rejected. Absent keys
+/// mean Go's behaviour.
 ///
 /// ```toml
 /// [nri.plugin."10-example"]
@@ -147,7 +147,7 @@ fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
     text.parse().map(Some).map_err(D::Error::custom)
 }
 
-/// A whole number and a unit, more than nothing.
+/// An integer above zero and a unit.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let bad = || D::Error::custom(format!("{text:?}: must be a number and ms, s, m or h"));
@@ -167,20 +167,20 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     Ok(Some(Duration::from_millis(millis)))
 }
 
-/// How long plugins have, unless their own policy says otherwise.
+/// Time limits of plugins, unless their own policy sets others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// From connect to RegisterPlugin.
     pub registration: Duration,
     /// For one event at one plugin, and for Configure.
     pub request: Duration,
-    /// For one setup event at all plugins together, validators included. `None`: as long as each has. By default as long as
-    /// a kubelet waits.
-    /// When it is over the operation fails; the plugin that was being asked is not blamed.
+    /// For one setup event at all plugins together, validators included. `None`: the sum of their
+    /// limits. By default as long as a kubelet waits. At the limit the operation fails; the plugin
+    /// being called is not blamed.
     pub operation: Option<Duration>,
     /// For one part of Synchronize.
     pub sync: Duration,
-    /// For all parts together. `None`: three times as long as for one.
+    /// For all parts together. `None`: three times the limit of one.
     pub sync_total: Option<Duration>,
 }
 
@@ -209,7 +209,7 @@ impl Timeouts {
     }
 }
 
-/// Everything a runtime can say about NRI.
+/// All settings of a runtime for NRI.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// `None`: no external connections (NRI-210).
@@ -220,30 +220,33 @@ pub struct Settings {
     pub socket_group: Option<u32>,
     /// User ids that may connect; by default root and our own.
     pub allowed_uids: Vec<u32>,
-    /// `None`, or a directory that is not there: no launched plugins.
+    /// `None`, or a directory that does not exist: no launched plugins.
     pub plugin_dir: Option<PathBuf>,
     pub plugin_config_dir: Option<PathBuf>,
-    /// The program that runs plugins which are WebAssembly modules (`nri-wasm`), with the module as its argument. `None`:
-    /// such files are left out, by name.
+    /// The program that runs plugins which are WebAssembly modules (`nri-wasm`), with the module as
+    /// its argument. `None`: such files are left out and logged by name.
     pub wasm_host: Option<PathBuf>,
-    /// Plugin files and their directory must belong to root or to us and not be writable by others.
+    /// Plugin files and their directory must belong to root or to us, and be writable only by the
+    /// owner.
     pub trusted_files_only: bool,
     /// At the start; [`Adaptation::set_timeouts`](crate::Adaptation::set_timeouts) changes them.
     pub timeouts: Timeouts,
     /// By id, `10-name`.
     pub plugins: BTreeMap<PluginId, PluginSettings>,
-    /// Of plugins that are not among them. Plugins of the runtime's own process have no limits then.
+    /// Of all other plugins. In-process plugins that are not listed have no limits.
     pub other_plugins: PluginSettings,
-    /// Of two instances with one id the newer is called, and the older is in its shadow until either goes (a v1beta1
-    /// plugin is told and closed instead, NRI-1070). False: v1alpha1 plugins of one id are all called, as by Go. No plugin
-    /// that connects replaces, or is called beside, one that was launched.
+    /// Of two instances with one id the newer is called, and the older is in its shadow until
+    /// either ends (a v1beta1 plugin is notified and closed instead, NRI-1070). False: v1alpha1
+    /// plugins of one id are all called, as by Go. A plugin that connects never replaces, or runs
+    /// beside, a launched one.
     pub replace_same_name: bool,
-    /// A pod with this annotation set to `true` is let through without required plugins.
+    /// A pod with this annotation set to `true` is exempt from required plugins.
     pub tolerate_missing_annotation: Option<String>,
-    /// Experimental: answers to RunPodSandbox may give the pod addresses (`adjust.network.ips`, pull request 295 of
-    /// containerd/nri). False: they are ignored, with a warning, as by runtimes that know no such field.
+    /// Experimental: answers to RunPodSandbox may give the pod addresses (`adjust.network.ips`,
+    /// pull request 295 of containerd/nri). False: they are ignored with a warning, as by runtimes
+    /// without the field.
     pub pod_ips: bool,
-    /// Called with the pid of each plugin that was launched, to change what it inherits.
+    /// Called with the pid of each launched plugin, to change inherited attributes.
     pub started: Option<fn(u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! What an outcome means, carried out: for the operation, for the plugin, and for what is kept for it.
+//! Applies the consequences of an outcome: for the operation, the plugin, and its backlog.
 //!
 //! `policy.rs` decides.
 
@@ -20,7 +20,7 @@ use crate::{
     wire::event::{HookRequest, container_id, pod_id},
 };
 
-/// How long an answer took, and its contents; the default where there is no answer.
+/// An answer's duration and contents; the default without an answer.
 #[derive(Default)]
 pub(crate) struct Carried {
     pub(crate) took: Duration,
@@ -65,7 +65,7 @@ pub(crate) fn delivery<R: HookRequest>(
     }
 }
 
-/// Judges what came of one plugin, and carries that out. `exempt`: required plugins may be missing.
+/// Decides on one plugin's outcome and applies it. `exempt`: required plugins may be missing.
 pub(crate) fn conclude<R: HookRequest>(
     shared: &Arc<Shared>,
     who: Who<'_>,
@@ -89,7 +89,7 @@ pub(crate) fn conclude<R: HookRequest>(
     settle(shared, session, request, delivery, verdict, told)
 }
 
-/// Carries a verdict out, and tells whoever observes.
+/// Applies a verdict, and notifies the observer.
 fn settle<R: HookRequest>(
     shared: &Arc<Shared>,
     session: Option<&Arc<Session>>,
@@ -124,7 +124,7 @@ fn settle<R: HookRequest>(
     verdict.flow
 }
 
-/// Keeps a teardown event for a must-run plugin; or takes out what was kept, where the plugin has answered.
+/// Keeps a teardown event for a must-run plugin; or forgets it, if the plugin has answered.
 fn keep_or_forget<R: HookRequest>(
     shared: &Arc<Shared>,
     who: Who<'_>,
@@ -151,7 +151,8 @@ fn keep_or_forget<R: HookRequest>(
     let owed_by = session.filter(may_answer);
     let given_up = shared.backlog.keep(plugin, kept, tried, owed_by);
     shared.give_up(plugin, given_up);
-    // It joined behind the back of a Remove event, and was not visited: it gets this one now, not when it joins again.
+    // It joined during a Remove event, and was not visited: it gets this one now, not at its next
+    // join.
     let slots = shared.roster.slots();
     let behind = slots
         .iter()
@@ -161,7 +162,7 @@ fn keep_or_forget<R: HookRequest>(
     }
 }
 
-/// What the outcome means for the plugin itself.
+/// Applies the consequences for the plugin itself.
 pub(crate) fn close_if_due(shared: &Shared, session: &Arc<Session>, verdict: &Verdict) {
     session.misses.store(verdict.misses, Ordering::SeqCst);
     let Some(close) = verdict.close else {

@@ -1,8 +1,8 @@
-//! Messages that are too long to be sent, shortened until they fit: optional fields are left out, the
-//! largest first. So as few fields as possible are missing, and what fills a message is what goes.
+//! Shortens messages that are too long to be sent: optional fields are left out, the largest first.
+//! So as few fields as possible are missing.
 //!
-//! A field is left out as a whole, because a part of a list would pass for the list. Ids, state, pid,
-//! times and exit code stay in any case.
+//! A field is left out completely, because a part of a list would pass for the list. Ids, state,
+//! pid, times and exit code are always kept.
 //!
 //! Pure: no I/O, no clock.
 
@@ -11,7 +11,7 @@ use std::{cmp::Reverse, fmt, mem::swap};
 use prost::Message;
 use proto_nri::{Container, PodSandbox};
 
-/// What a plugin was not sent of a pod or container, because the message would have been too long.
+/// Fields of a pod or container that were not sent, because the message would have been too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
     /// `pod` or `container`, and its id.
@@ -26,12 +26,13 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Key of the metadata by which a call names what its message lacks; one value for each object.
+/// Metadata key by which a call names its missing fields; one value per object.
 pub(crate) const KEY: &str = "nri-left-out";
-/// Room for that metadata of a pod and a container: ids of 64 characters, and the names of all fields.
+/// Bytes for that metadata of a pod and a container: ids of 64 characters, and the names of all
+/// fields.
 pub(crate) const NAMES: usize = 1024;
 
-/// A field: its name, and how it is exchanged between two messages.
+/// A field: its name, and a function that swaps it between two messages.
 type Field<M> = (&'static str, fn(&mut M, &mut M));
 
 macro_rules! field {
@@ -71,7 +72,7 @@ const OF_CONTAINER: &[Field<Container>] = &[
     field!(linux.net_devices),
     field!(linux.seccomp_policy),
 ];
-/// Names and the like: short, unless somebody wants them long.
+/// Fields that are usually short, such as names.
 const REST_OF_POD: &[Field<PodSandbox>] = &[
     field!(name),
     field!(uid),
@@ -88,7 +89,7 @@ const REST_OF_CONTAINER: &[Field<Container>] = &[
     field!(linux),
 ];
 
-/// Leaves out fields until the two are `excess` bytes shorter, and says which.
+/// Leaves out fields until the two are `excess` bytes shorter; returns them.
 pub(crate) fn shorten(
     mut pod: Option<&mut PodSandbox>,
     mut container: Option<&mut Container>,
@@ -136,7 +137,7 @@ fn length(pod: Option<&PodSandbox>, container: Option<&Container>) -> usize {
     pod.map_or(0, Message::encoded_len) + container.map_or(0, Message::encoded_len)
 }
 
-/// How long each field is.
+/// The length of each field.
 fn sizes<M: Message + Default>(message: &mut M, fields: &[Field<M>]) -> Vec<usize> {
     let mut alone = M::default();
     let mut size = |exchange: fn(&mut M, &mut M)| {

@@ -1,4 +1,5 @@
-//! Interface to the runtime: its pods and containers, and the updates and evictions that plugins ask for.
+//! Interface to the runtime: its pods and containers, and updates and evictions requested by
+//! plugins.
 
 use std::pin::Pin;
 
@@ -6,13 +7,13 @@ use proto_nri::{Container, ContainerUpdate, PodSandbox};
 
 use crate::owners::PluginId;
 
-/// A future in a box, as [`Source`] gives it.
+/// A boxed future, as [`Source`] returns it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Pods and containers of a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// Pods that are up, also stopped ones that are not removed yet.
+    /// Pods that are running, or stopped but not removed.
     pub pods: Vec<PodSandbox>,
     /// Containers that are created, running or paused.
     pub containers: Vec<Container>,
@@ -35,16 +36,17 @@ impl FailedUpdate {
 
 /// The runtime, as plugins reach it.
 pub trait Source: Send + Sync + 'static {
-    /// All there is, at once: called under a mutex that every dispatch passes. Do not block, do not
-    /// call the [`Adaptation`](crate::Adaptation), and hold no lock it takes while you call the [`Adaptation`](crate::Adaptation).
+    /// All objects at one moment: called under a mutex that every dispatch passes. Do not block, do
+    /// not call the [`Adaptation`](crate::Adaptation), and hold no lock that this takes while you
+    /// call it.
     fn snapshot(&self) -> Snapshot;
 
-    /// Applies updates at once, whatever state the containers' pods are in, and returns those that
-    /// could not be applied, and why. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
-    /// waiting for the plugin that asks.
+    /// Applies updates at once, in any state of the containers' pods, and returns those that
+    /// failed, with the reason. Wait neither for a pod's operation nor for the
+    /// [`Turn`](crate::Turn): either may be waiting for the plugin that asks.
     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>>;
 
-    /// Takes a plugin's wish to stop a container, with its reason. Does not wait for the end of it.
+    /// Accepts a plugin's request to stop a container, with its reason. Does not wait for the end.
     fn evict(
         &self,
         plugin: &PluginId,

@@ -1,9 +1,9 @@
-//! Validation of a merged CreateContainer (NRI-600…644): the request for the validators, the sum
-//! of their verdicts, and the default validator.
+//! Validation of a merged CreateContainer (NRI-600…644): the request for the validators, their
+//! combined verdict, and the default validator.
 //!
-//! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and hands the answers
-//! in; an error, a timeout and a lost connection are rejections too (NRI-602). One file: most of it is one
-//! validator.
+//! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and passes the answers;
+//! an error, a timeout and a lost connection are rejections too (NRI-602). One file: most of it is
+//! one validator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,13 +29,13 @@ pub struct Part {
     pub plugin: PluginId,
     /// It is subscribed to CreateContainer.
     pub subscribed: bool,
-    /// It answered this very request, and its answer was taken.
+    /// It answered this very request, and its answer was merged.
     pub answered: bool,
 }
 
 impl Part {
-    /// Whether validators are told of the plugin: one that should have answered and did not is
-    /// not there in effect (NRI-603, mended).
+    /// Whether validators see the plugin: one that did not answer in time counts as absent
+    /// (NRI-603, mended).
     pub fn present(&self) -> bool {
         self.answered || !self.subscribed
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Sums up the verdicts of all validators. `Err` is a call that failed, with its cause.
+/// Combines the verdicts of all validators. `Err` is a call that failed, with its cause.
 pub fn verdict(
     answers: impl IntoIterator<
         Item = (
@@ -103,11 +103,11 @@ pub fn verdict(
     }
 }
 
-/// Pod annotation with more plugins that a container must not be created without (NRI-640).
+/// Pod annotation with more plugins that a container requires (NRI-640).
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
-/// File systems that show a container nothing of the host, wherever they are mounted from. A new proc or sysfs has no masked
-/// paths.
+/// File systems that never expose the host, from any mount source. A new proc or sysfs has no
+/// masked paths.
 const HARMLESS: [&str; 6] = [
     "tmpfs",
     "devpts",
@@ -117,12 +117,12 @@ const HARMLESS: [&str; 6] = [
     "cgroup2",
 ];
 
-/// The default validator and its configuration (6.1): the names of containerd's TOML, or those of
-/// the stand-alone plugin's YAML. By default everything passes.
+/// The default validator and its configuration (6.1): keys as in containerd's TOML, or as in the
+/// stand-alone plugin's YAML. By default everything passes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DefaultValidator {
-    /// Off: there is no default validator. Whoever sets it up looks at this; [`Self::check`] does not.
+    /// False: no default validator. The code that sets it up reads this; [`Self::check`] does not.
     pub enable: bool,
     #[serde(alias = "rejectOCIHookAdjustment")]
     pub reject_oci_hook_adjustment: bool,
@@ -139,30 +139,31 @@ pub struct DefaultValidator {
     /// Ours, like the next three: no plugin may set the command.
     #[serde(alias = "rejectArgsAdjustment")]
     pub reject_args_adjustment: bool,
-    /// Devices of CDI count.
+    /// Includes CDI devices.
     #[serde(alias = "rejectDeviceAdjustment")]
     pub reject_device_adjustment: bool,
-    /// Directories of the host that plugins may mount from; empty: all. Else file systems are limited to those that show
-    /// nothing of the host's, too.
+    /// Host directories that plugins may mount from; empty: all. If set, only file systems that
+    /// never expose the host are allowed besides.
     ///
-    /// Paths are compared as text. To follow links here would prove nothing: the source is looked up again when the container
-    /// starts, and whoever can make links below one of these directories can change them until then. So only root should be
-    /// able to. Hooks, devices and CDI devices are no mounts; other switches are for them.
+    /// Paths are compared as text. Resolving links here would prove nothing: the source is looked
+    /// up again when the container starts, and users who can create links below these directories
+    /// can change them until then. So only root should have that right. Hooks, devices and CDI
+    /// devices are not mounts; other switches cover them.
     #[serde(alias = "allowedMountSources")]
     pub allowed_mount_sources: Vec<String>,
-    /// By fields or groups of fields as `fields` of a plugin's settings has them: the plugins that may adjust them.
+    /// By fields or groups as in `fields` of a plugin's settings: the plugins that may adjust them.
     #[serde(alias = "allowedOwners")]
     pub allowed_owners: BTreeMap<String, Vec<String>>,
     /// Bare names or `NN-name`.
     #[serde(alias = "requiredPlugins")]
     pub required_plugins: Vec<String>,
-    /// Key of the annotation that lets a container through without required plugins; empty: none.
+    /// Key of the annotation that exempts a container from required plugins; empty: none.
     #[serde(alias = "tolerateMissingPluginsAnnotation")]
     pub tolerate_missing_plugins_annotation: String,
 }
 
 impl DefaultValidator {
-    /// Whether [`Self::check`] can go by it: says what is no field, and which directory is none.
+    /// Checks the settings: the error names an unknown field or an invalid directory.
     pub fn verify(&self) -> Result<(), String> {
         for fields in self.allowed_owners.keys() {
             fields
@@ -181,8 +182,9 @@ impl DefaultValidator {
         }
     }
 
-    /// Accepts, or says why not. Hooks, seccomp, namespaces, required plugins, sysctl, as Go has them; then ours:
-    /// command, devices, sources of mounts, owners. The first failure decides (NRI-630).
+    /// Accepts, or returns the reason. Hooks, seccomp, namespaces, required plugins, sysctl, as in
+    /// Go; then ours: command, devices, sources of mounts, owners. The first failure decides
+    /// (NRI-630).
     pub fn check(&self, request: &ValidateContainerAdjustmentRequest) -> Result<(), String> {
         let container = request.container.as_ref();
         let wire = request.owners.clone().unwrap_or_default();
@@ -255,7 +257,7 @@ impl DefaultValidator {
         Ok(())
     }
 
-    /// Which switch holds depends on the profile the container had before (NRI-631).
+    /// The switch depends on the container's previous profile (NRI-631).
     fn check_seccomp(
         &self,
         request: &ValidateContainerAdjustmentRequest,
@@ -353,8 +355,8 @@ fn names<'a>(plugins: impl IntoIterator<Item = &'a PluginId>) -> String {
     plugins.join(", ")
 }
 
-/// Reads a YAML or JSON list of strings: `["a", b]`, or a line `- a` for each. `None` if it is
-/// anything else; anchors, tags, block scalars and nested lists are anything else here.
+/// Parses a YAML or JSON list of strings: `["a", b]`, or a line `- a` for each. `None` for anything
+/// else, including anchors, tags, block scalars and nested lists.
 fn string_list(text: &str) -> Option<Vec<String>> {
     let text = text.trim();
     if let Some(inner) = text.strip_prefix('[') {
@@ -382,7 +384,7 @@ fn flow_items(inner: &str) -> Option<Vec<String>> {
     Some(items)
 }
 
-/// Where the first item of a flow list ends: at its comma or at the end of the text.
+/// End of the first item of a flow list: its comma or the end of the text.
 fn item_end(text: &str) -> Option<usize> {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
     let quoted = match quote {
@@ -392,7 +394,7 @@ fn item_end(text: &str) -> Option<usize> {
     Some(text[quoted..].find(',').map_or(text.len(), |n| quoted + n))
 }
 
-/// A string, plain or quoted. Names of plugins need no escape, so there is none.
+/// A string, plain or quoted. Escapes are unsupported, because names of plugins need none.
 fn scalar(text: &str) -> Option<String> {
     for quote in ['"', '\''] {
         if let Some(inner) = text.strip_prefix(quote) {

@@ -1,7 +1,7 @@
-//! Asking the validators: all at once, and a failure to answer rejects.
+//! Calls all validators at once; a failure to answer rejects.
 //!
-//! Asked is who is there, and who is about to be; a required plugin that is to judge and is neither
-//! rejects by its absence, so that what it guards is not open while it is away.
+//! Present and joining validators are called; a required validator that is neither rejects by its
+//! absence, so that it protects its fields while it is away.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
     wire::rpc::one_line,
 };
 
-/// Asks all validators at once. A failure to answer rejects too.
+/// Calls all validators at once. A failure to answer rejects too.
 pub(crate) async fn validate(
     shared: &Arc<Shared>,
     merged: &MergedCreate,
@@ -111,7 +111,7 @@ async fn ask_validator(
     deadline: Option<Instant>,
     request: Arc<ValidateContainerAdjustmentRequest>,
 ) -> (Verdicts, Vec<Delivery>) {
-    // Its caller has waited for it before it took the turn.
+    // The caller waited for it before it took the turn.
     let joining = slot.joining();
     let passed_by = joining.is_some_and(|joining| pass_by(&shared, &slot, &joining));
     let lane = if passed_by {

@@ -1,4 +1,4 @@
-//! What plugins changed in a container, field by field, with who did. Pure.
+//! Changes of plugins to a container, by field, with their owners. Pure.
 
 use nri::{
     mask::FieldMask,
@@ -14,18 +14,20 @@ use crate::line::{self, inline};
 /// One field or key that has an owner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// As errors name it, such as `adjust.env["DEMO"]`.
+    /// As in errors, such as `adjust.env["DEMO"]`.
     pub path: String,
-    /// A line for `expect`, such as `adjust.env = [{ key = "DEMO", value = "1" }]`. `None`: it is not there any more.
+    /// A line for `expect`, such as `adjust.env = [{ key = "DEMO", value = "1" }]`. `None`: it was
+    /// removed.
     pub expect: Option<String>,
-    /// `None`: it was not there.
+    /// `None`: it was absent.
     pub before: Option<Value>,
     pub after: Option<Value>,
-    /// Who set it, or removed it.
+    /// The plugins that set it, or removed it.
     pub by: Vec<String>,
 }
 
-/// Every change, in order of the fields. `now` is what the plugins made of `before`, both as JSON of an adjustment.
+/// Every change, in order of the fields. `now` is the plugins' result for `before`, both as JSON of
+/// an adjustment.
 pub(crate) fn changes(owners: &ContainerOwners, before: &Value, now: &Value) -> Vec<Change> {
     let mut all = Vec::new();
     for field in FieldMask::ALL.iter() {
@@ -49,7 +51,7 @@ pub(crate) fn changes(owners: &ContainerOwners, before: &Value, now: &Value) -> 
 }
 
 impl Change {
-    /// Below another name: a scenario has `adjust` and `resources` before the path.
+    /// Prefixes the path, as scenarios have `adjust` and `resources` before it.
     pub(crate) fn below(mut self, name: &str, without: &str) -> Self {
         for text in std::iter::once(&mut self.path).chain(&mut self.expect) {
             *text = format!("{name}.{}", text.strip_prefix(without).unwrap_or(text));
@@ -58,7 +60,7 @@ impl Change {
     }
 }
 
-/// The line of a scenario that asks for this value.
+/// The scenario line that expects this value.
 fn expect(field: Field, key: Option<&str>, value: &Value) -> Option<String> {
     let at = path(field, None);
     Some(match (place(field)?, key) {
@@ -78,7 +80,8 @@ fn expect(field: Field, key: Option<&str>, value: &Value) -> Option<String> {
     })
 }
 
-/// The value of a field, or of one of its keys, in a container or an adjustment; without what is not set.
+/// The value of a field, or of one of its keys, in a container or an adjustment, without unset
+/// fields.
 fn value(field: Field, key: Option<&str>, side: &Value) -> Option<Value> {
     let place = place(field)?;
     let found = side.pointer(place.pointer())?;
@@ -105,7 +108,8 @@ fn variable(name: &str, all: &Value) -> Option<Value> {
     })
 }
 
-/// A value as a scenario may have it: wrappers as what they wrap, without what is not set. `None`: nothing is set.
+/// A value in the form of scenarios: wrappers by their contents, without unset fields. `None`: all
+/// unset.
 pub(crate) fn bare(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,

@@ -27,11 +27,11 @@ use crate::{
     scenario::{self, Scenario},
 };
 
-/// Everything held.
+/// All expectations were met.
 const HELD: u8 = 0;
 /// A step failed, or a rule was broken.
 const FAILED: u8 = 1;
-/// The command line or a scenario is wrong, or the plugin did not join.
+/// The command line or a scenario is invalid, or the plugin did not join.
 const MISUSE: u8 = 2;
 
 /// Plays a container runtime to an NRI plugin: no root, no containers, the real wire
@@ -44,11 +44,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run scenarios against a plugin; 0: all held, 1: something failed, 2: misuse, or the plugin did not join
+    /// Run scenarios against a plugin; 0: all held, 1: something failed, 2: misuse, or the plugin
+    /// did not join
     Run(Run),
-    /// Print a scenario to begin with: of a pod as Kubernetes writes it, of a recording, or with comments
+    /// Print a scenario to begin with: of a pod as Kubernetes writes it, of a recording, or with
+    /// comments
     Init {
-        /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON, or a recording; - is standard input
+        /// A Pod, or a Deployment, DaemonSet, StatefulSet or Job, in YAML or JSON, or a
+        /// recording; - is standard input
         file: Option<PathBuf>,
         /// Of a recording, whose connection, as NN-name or name; needed where there are several
         #[arg(long, value_name = "NAME")]
@@ -56,7 +59,8 @@ enum Command {
     },
     /// Record what a runtime and its plugins say, from between them; Ctrl-C ends it
     Record(Record),
-    /// Play a recording to a plugin; 0: it answers as recorded, 1: it does not, or broke a rule, 2: misuse, or it did not join
+    /// Play a recording to a plugin; 0: it answers as recorded, 1: it does not, or broke a rule, 2:
+    /// misuse, or it did not join
     Replay(Replay),
     /// List the rules that plugins are held to
     Rules,
@@ -135,14 +139,14 @@ impl Target {
     }
 }
 
-/// The program: from its arguments to its exit code.
+/// Runs the program with these arguments; returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut out = io::stdout().lock();
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     ExitCode::from(answer(args, &mut out, &mut io::stderr(), Paint(colour)))
 }
 
-/// As the program, for tests: what it prints goes to `out` and `errors`, without colour.
+/// Runs the program for tests: it prints to `out` and `errors`, without colour.
 pub fn answer_to(
     args: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
@@ -161,7 +165,7 @@ fn answer(
         Ok(cli) => cli,
         Err(e) => {
             let code = if e.use_stderr() { MISUSE } else { HELD };
-            // Nobody is there to be told that standard error is gone.
+            // A closed standard error cannot be reported.
             let _ = match e.use_stderr() {
                 true => write!(errors, "{e}"),
                 false => write!(out, "{e}"),
@@ -298,7 +302,7 @@ fn read(path: &Path) -> Result<Scenario, String> {
 
 fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {
     let how = args.target.how()?;
-    // All of them, before the first is run.
+    // All are read before the first is run.
     let scenarios: Result<Vec<_>, _> = args.scenarios.iter().map(|path| read(path)).collect();
     let runs = scenarios?.into_iter().zip(&args.scenarios);
     let runs = runs.map(|(scenario, path)| {
@@ -308,7 +312,7 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
     report_each(runs, &args.target, out, paint)
 }
 
-/// Makes one run after the other, and tells what came of each.
+/// Makes the runs in sequence, and reports each.
 fn report_each(
     runs: impl Iterator<Item = impl Future<Output = Result<Report, String>>>,
     target: &Target,
@@ -319,12 +323,12 @@ fn report_each(
     let mut reports = Vec::new();
     for run in runs {
         let report = runtime.block_on(async {
-            // Before there is anything to clean up.
+            // Before any resource exists.
             let mut interrupts = Interrupts::take().map_err(|e| e.to_string())?;
             tokio::select! {
-                // On the heap: it is all of its steps in one.
+                // On the heap, because it contains all its steps.
                 report = Box::pin(run) => report,
-                // The run is dropped: its plugins are killed, its directories removed.
+                // Dropping the run kills its plugins and removes its directories.
                 why = interrupts.wait() => Err(why),
             }
         })?;
@@ -335,11 +339,11 @@ fn report_each(
     Ok(code(&reports))
 }
 
-/// SIGINT and SIGTERM, which end a run and not just the process.
+/// SIGINT and SIGTERM, which end a run instead of only the process.
 struct Interrupts(Signal, Signal);
 
 impl Interrupts {
-    /// From here on they wait to be asked for.
+    /// From here on signals are queued.
     fn take() -> io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
         Ok(Self(interrupt, signal(SignalKind::terminate())?))

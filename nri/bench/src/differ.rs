@@ -1,4 +1,4 @@
-//! Two messages compared by meaning: what lies where, not in which order. Pure.
+//! Compares two messages by meaning: values by path, without their order. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use serde_json::Value;
 pub(crate) struct Difference {
     /// Such as `adjust.env["NAME"]`.
     pub path: String,
-    /// What was recorded; `None`: nothing.
+    /// The recorded value; `None`: absent.
     pub recorded: Option<String>,
-    /// What was answered now.
+    /// The value answered now.
     pub now: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn differences(recorded: &Value, now: &Value) -> Vec<Difference> {
     all.filter(|d| d.recorded != d.now).collect()
 }
 
-/// What tells the elements of a list apart.
+/// The key of a list's elements.
 fn key_of(list: &str) -> Option<&'static str> {
     Some(match list {
         "env" => "key",
@@ -59,7 +59,7 @@ fn flatten(
         Value::Object(fields) => {
             let keys_are_data = !of_map && is_map(name);
             if let (false, 1, Some(bare)) = (keys_are_data, fields.len(), fields.get("value")) {
-                // A wrapper: there, or not there.
+                // A wrapper is compared by presence.
                 return flatten(path, bare, name, false, leaves);
             }
             if fields.is_empty() && !path.is_empty() {
@@ -104,13 +104,13 @@ fn flatten(
 
 fn shown(path: &str, leaf: &Value) -> String {
     match leaf {
-        // The answer to Configure: what it subscribes to.
+        // The answer to Configure: its subscription.
         Value::Number(events) if path == "events" => events
             .as_i64()
             .and_then(|events| i32::try_from(events).ok())
             .and_then(|events| EventMask::from_wire(events).ok())
             .map_or_else(|| leaf.to_string(), |events| events.to_string()),
-        // A terminal would take them for its own.
+        // A terminal would interpret them.
         Value::String(text) if text.contains(char::is_control) => format!("{text:?}"),
         Value::String(text) => text.clone(),
         leaf => leaf.to_string(),

@@ -1,6 +1,7 @@
-//! What a step may expect, and the comparison with what came of it. Pure.
+//! Expectations of a step, and their comparison with its result. Pure.
 //!
-//! [`TABLE`] is the one place that knows which expectation fits which step: a scenario with any other is refused.
+//! [`TABLE`] alone defines the steps that each expectation fits: a scenario with any other is
+//! rejected.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -32,9 +33,11 @@ pub(crate) const STEPS: [&str; 15] = [
     "churn",
 ];
 
-/// Each key of `expect`, with an `x` for each step that it is compared at: what a runtime learns from the plugin there.
+/// Each key of `expect`, with an `x` for each step that it is compared at: the runtime gets such a
+/// value from the plugin there.
 const TABLE: [(&str, &str); 14] = [
-    // join, run and update a pod; create, start, update, stop, remove; stop and remove a pod; crash, restart, rollout; slow, churn
+    // join, run and update a pod; create, start, update, stop, remove; stop and remove a pod;
+    // crash, restart, rollout; slow, churn
     ("error", ".xx xxx.. .. ... .."),
     ("adjust", "... x.... .. ... .."),
     ("exact", "... x.... .. ... .."),
@@ -64,7 +67,7 @@ pub(crate) fn misfit(key: &str, step: &str) -> Option<String> {
     (!fits.contains(&step)).then_some(why)
 }
 
-/// Whether a part of a message asks for a value: an empty table or list is in every message.
+/// Whether a part of a message expects a value: an empty table or list is in every message.
 pub(crate) fn asks(wanted: &Value) -> bool {
     match wanted {
         Value::Object(fields) => fields.values().any(asks),
@@ -74,10 +77,10 @@ pub(crate) fn asks(wanted: &Value) -> bool {
     }
 }
 
-/// One thing that a step must come to. A step without an [`Expected::Error`] must not be refused.
+/// One expected result of a step. A step without an [`Expected::Error`] must not be rejected.
 #[derive(Debug, Clone)]
 pub enum Expected {
-    /// It is refused, with this in the reason.
+    /// It is rejected, with this in the reason.
     Error(String),
     /// The adjustment has these fields, as JSON of ContainerAdjustment.
     Adjust(Value),
@@ -87,15 +90,15 @@ pub enum Expected {
     Unchanged,
     /// The resources of the container after `update`, as JSON of LinuxResources.
     Resources(Value),
-    /// Another container of this name is updated so, as JSON of ContainerUpdate.
+    /// Another container of this name is updated, as JSON of ContainerUpdate.
     Update(String, Value),
     /// Another container of this name is evicted, with this in the reason.
     Eviction(String, String),
-    /// The plugin subscribes to just these.
+    /// The plugin subscribes to exactly these.
     Events(EventMask),
     /// `v1alpha1` or `v1beta1`.
     Protocol(String),
-    /// The plugin prints this, somewhere in what it prints from the beginning of the step on.
+    /// The plugin prints this, anywhere in its output from the beginning of the step on.
     Prints(String),
     /// No answer of the step takes longer.
     Within(Duration),
@@ -107,21 +110,21 @@ pub enum Expected {
     Exit(String),
 }
 
-/// What came of a step.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Came {
     pub refused: Option<String>,
     pub adjust: Option<ContainerAdjustment>,
     pub resources: Option<LinuxResources>,
-    /// Everything that any plugin changed, for the report as well.
+    /// All changes of any plugin, for the report as well.
     pub changes: Vec<Change>,
-    /// Of these, what the plugin under test changed, updated or evicted, by its path.
+    /// The paths of changes, updates and evictions by the plugin under test.
     pub ours: Vec<String>,
-    /// Other containers by name, with what they were updated with.
+    /// Other containers by name, with their updates.
     pub updates: Vec<(String, LinuxResources)>,
     /// Other containers by name, with the reason.
     pub evictions: Vec<(String, String)>,
-    /// What each plugin that joined subscribes to.
+    /// Subscriptions of the plugins that joined.
     pub joined: Vec<EventMask>,
     pub protocol: Option<&'static str>,
     pub printed: String,
@@ -131,12 +134,12 @@ pub(crate) struct Came {
     pub late: Vec<String>,
     /// Why the connection was lost.
     pub lost: Option<String>,
-    /// How the plugin's process ended.
+    /// Exit status or signal of the plugin's process.
     pub ended: Option<String>,
 }
 
 impl Expected {
-    /// Whether it may come a little after the answer that ends the step.
+    /// Whether it may arrive shortly after the answer that ends the step.
     pub(crate) fn may_come_later(&self) -> bool {
         matches!(
             self,
@@ -144,7 +147,7 @@ impl Expected {
         )
     }
 
-    /// What is not as expected, a line each.
+    /// Unmet expectations, one per line.
     pub(crate) fn compare(&self, came: &Came) -> Vec<String> {
         let none = |what: &str| vec![format!("no {what}: expected one")];
         let lines = |all: Vec<nri_testing::Difference>, prefix: &str| {
@@ -195,7 +198,7 @@ impl Expected {
                         &format!("updates[{name:?}]."),
                     )
                 });
-                // One of several is enough.
+                // One match is enough.
                 let nearest = all.min_by_key(Vec::len);
                 nearest.unwrap_or_else(|| none(&format!("update of container {name}")))
             }

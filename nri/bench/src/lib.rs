@@ -1,15 +1,16 @@
-//! nri-bench plays a container runtime to a plugin under test, in any language: no root, no containers, the real wire.
+//! nri-bench simulates a container runtime for a plugin under test, in any language: no root, no
+//! containers, the real wire.
 //!
 //! ```text
-//!   scenario.toml ─► scenario/ ─► run/ ─► FakeRuntime (nri-testing) ◄─ tap/ ◄─ the plugin (plugin.rs)
-//!                                  │          what came back             what was said
+//!   scenario.toml ─► scenario/ ─► run/ ─► FakeRuntime (nri-testing) ◄─ tap/ ◄─ plugin.rs
+//!                                  │          results                messages
 //!                                  ▼
 //!                    rules, adjustment, changes ─► report/
 //! ```
 //!
 //! [docs/bench.md](../../../docs/bench.md) is for users.
 #![forbid(unsafe_code)]
-// Not clean yet: the lint is denied in every other package.
+// The lint is denied in every other package; this one still has findings.
 #![allow(clippy::match_bool)]
 
 mod adjustment;

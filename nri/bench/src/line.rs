@@ -1,14 +1,14 @@
-//! Values and keys as TOML has them, on one line.
+//! Values and keys in TOML syntax, on one line.
 
 use serde_json::Value;
 
-/// A text as TOML has it; JSON's escapes are TOML's, but for one character.
+/// A TOML string; JSON's escapes are TOML's, except for one character.
 pub(crate) fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     json.replace('\u{7f}', "\\u007f")
 }
 
-/// A key, quoted where it must be.
+/// A key, quoted if necessary.
 pub(crate) fn key(text: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !text.is_empty() && text.chars().all(bare) {
@@ -20,9 +20,9 @@ pub(crate) fn key(text: &str) -> String {
 /// Any value; an empty message is an empty table.
 pub(crate) fn inline(value: &Value) -> String {
     match value {
-        // A field that is not set is not there.
+        // A field that is not set is absent.
         Value::Null => "{}".to_owned(),
-        // TOML has no larger integer; a scenario may have it as a text.
+        // TOML has no larger integer; a scenario may write it as a text.
         Value::Number(number) if number.as_i64().is_none() && number.is_u64() => {
             quoted(&number.to_string())
         }

@@ -1,4 +1,4 @@
-//! The plugin under test as a process, or as somebody who connects.
+//! The plugin under test as a process, or as an external client.
 
 use std::{
     ffi::OsString,
@@ -23,28 +23,28 @@ use tokio::{
 
 use crate::tap::Tap;
 
-/// Held while a descriptor can be inherited.
+/// Locked while a descriptor can be inherited.
 static LAUNCHING: Mutex<()> = Mutex::new(());
 
 /// Between SIGTERM and SIGKILL, and from the end of a connection to that of a launched plugin.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// Stands for the socket in the arguments of a plugin that connects.
+/// Placeholder of the socket in the arguments of a plugin that connects.
 const SOCKET: &str = "{socket}";
-/// Bytes of its output that a report shows.
+/// Bytes of its output in a report.
 const TAIL: usize = 2048;
 
-/// How plugins come to be.
+/// Start method of plugins.
 #[derive(Debug, Clone)]
 pub(crate) enum How {
-    /// As a runtime launches them: three variables and a connection that is there.
+    /// As a runtime launches them: three variables and an open connection.
     Launched(Vec<OsString>),
     /// Started with the path of the socket in place of `{socket}`.
     Connected(Vec<OsString>),
-    /// Somebody else starts them.
+    /// Started externally.
     Awaited,
 }
 
-/// How to start the plugin, and where what it prints goes.
+/// The start method of the plugin, and its output.
 pub(crate) struct Program {
     pub how: How,
     pub id: PluginId,
@@ -53,14 +53,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one; `None` where somebody else does.
+    /// Starts an instance; `None` if it is started externally.
     pub(crate) fn start(&self, tap: &Tap) -> io::Result<Option<Instance>> {
         let mut options = OpenOptions::new();
         let output = options.create(true).append(true).open(&self.output)?;
         match &self.how {
             How::Awaited => Ok(None),
             How::Launched(command) => {
-                // Until ours is closed: nothing else that we start may inherit it.
+                // Until ours is closed: no other child may inherit it.
                 let _alone = LAUNCHING.lock();
                 let socket = tap.connection()?;
                 fcntl_setfd(&socket, FdFlags::empty())?;
@@ -79,14 +79,14 @@ impl Program {
         }
     }
 
-    /// Starts these words from now on.
+    /// Starts plugins with these words from now on.
     pub(crate) fn replace(&mut self, words: &[String]) {
         if let How::Launched(command) | How::Connected(command) = &mut self.how {
             *command = words.iter().map(OsString::from).collect();
         }
     }
 
-    /// Why a plugin may look for the socket elsewhere.
+    /// Possible reason why a plugin uses another socket.
     pub(crate) fn hint(&self) -> &'static str {
         let names = |word: &OsString| word.to_str().is_some_and(|word| word.contains(SOCKET));
         match &self.how {
@@ -119,26 +119,26 @@ impl Program {
         Ok((command, program))
     }
 
-    /// Bytes that it has printed so far.
+    /// Bytes printed so far.
     pub(crate) fn printed(&self) -> usize {
         let file = fs::metadata(&self.output);
         file.map_or(0, |file| usize::try_from(file.len()).unwrap_or(0))
     }
 
-    /// What it printed from this byte on.
+    /// Output from this byte on.
     pub(crate) fn printed_since(&self, from: usize) -> String {
         let text = fs::read(&self.output).unwrap_or_default();
         String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()
     }
 
-    /// The end of what it printed.
+    /// The end of its output.
     pub(crate) fn tail(&self) -> String {
         let from = self.printed().saturating_sub(TAIL);
         self.printed_since(from).trim().to_owned()
     }
 }
 
-/// A bare name as a shell finds it; a launched plugin has no PATH to be found by.
+/// Resolves a bare name like a shell, because a launched plugin has no PATH.
 fn found(program: &Path) -> PathBuf {
     if program.components().count() > 1 {
         return program.to_owned();
@@ -158,7 +158,7 @@ fn spawn(command: &mut Command, program: &Path) -> io::Result<Instance> {
     Ok(Instance { child, pid })
 }
 
-/// One running plugin; killed when it is dropped.
+/// One running plugin; dropping it kills it.
 pub(crate) struct Instance {
     child: Child,
     pub pid: u32,
@@ -170,18 +170,18 @@ impl Instance {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for its end; `None` if it does not come.
+    /// Waits for its end; `None` at the limit.
     pub(crate) async fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
-    /// SIGTERM, a grace, SIGKILL. False if it took the last.
+    /// SIGTERM, a grace period, SIGKILL. False if SIGKILL was needed.
     pub(crate) async fn stop(mut self) -> bool {
         if self.ended().is_some() {
             return true;
         }
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            // An error says that it has just ended.
+            // An error means that it has just ended.
             let _ = kill_process(pid, Signal::TERM);
         }
         let ended = self.ends_within(GRACE).await.is_some();
@@ -192,7 +192,7 @@ impl Instance {
     }
 }
 
-/// Resident memory of a process in bytes, as `/proc` has it.
+/// Resident memory of a process in bytes, from `/proc`.
 pub(crate) fn resident(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

@@ -1,4 +1,4 @@
-//! The rules that a plugin is held to, and what is found against them.
+//! The rules for plugins, and findings against them.
 
 use std::fmt;
 
@@ -24,13 +24,13 @@ pub enum Rule {
     OutlivesRuntime,
 }
 
-/// What is known of a rule.
+/// Description of a rule.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
     pub rule: Rule,
     pub name: &'static str,
     pub what: &'static str,
-    /// Where it is said.
+    /// Source of the rule.
     pub source: &'static str,
     pub remedy: &'static str,
 }
@@ -150,7 +150,7 @@ impl Rule {
     }
 
     pub fn about(self) -> &'static About {
-        // One entry for each, which the test below holds.
+        // One entry for each, which the test below checks.
         ALL.iter().find(|r| r.rule == self).unwrap_or(&ALL[0])
     }
 }
@@ -167,7 +167,7 @@ impl Serialize for Rule {
     }
 }
 
-/// A rule that the plugin broke, and how.
+/// A rule that the plugin broke, with details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub rule: Rule,
@@ -182,7 +182,7 @@ impl Finding {
         }
     }
 
-    /// One for each thing that is wrong with an adjustment or with resources.
+    /// One finding for each error of an adjustment or of resources.
     pub fn bad_adjustment(wrong: Vec<String>) -> impl Iterator<Item = Self> {
         let wrong = wrong.into_iter();
         wrong.map(|what| Self::new(Rule::BadAdjustment, what))

@@ -1,26 +1,26 @@
-//! What pods ask of plugins: annotations of the pod, for one of its containers or for all.
+//! Annotations by which pods configure plugins, for one container or for all.
 
 use nri::proto::PodSandbox;
 use serde::de::DeserializeOwned;
 
 use crate::yaml;
 
-/// What an annotation says: its whole key, and its value.
+/// An annotation: its full key, and its value.
 pub type Found<'a> = (String, &'a str);
 
-/// What holds for a container: for each scope, from the nearest to the widest, the first of `keys`
-/// that is there: `KEY/container.<name>`, `KEY/pod`, `KEY`.
+/// The annotation that applies to a container: per scope, from the nearest to the widest, the first
+/// of `keys` that exists: `KEY/container.<name>`, `KEY/pod`, `KEY`.
 pub fn for_container<'a>(pod: &'a PodSandbox, keys: &[&str], container: &str) -> Option<Found<'a>> {
     let scope = format!("/container.{container}");
     first(pod, keys, &[&scope, "/pod", ""])
 }
 
-/// What holds for the pod itself: `KEY/pod`, `KEY`.
+/// The annotation that applies to the pod itself: `KEY/pod`, `KEY`.
 pub fn for_pod<'a>(pod: &'a PodSandbox, keys: &[&str]) -> Option<Found<'a>> {
     first(pod, keys, &["/pod", ""])
 }
 
-/// What is said of this very container, and not of its pod.
+/// The annotation of this container only, without those of its pod.
 pub fn of_container<'a>(pod: &'a PodSandbox, keys: &[&str], container: &str) -> Option<Found<'a>> {
     first(pod, keys, &[&format!("/container.{container}")])
 }

@@ -1,6 +1,6 @@
 //! Flags in the style of the Go samples: `-idx 10`, `--idx=10`, `-verbose`, `-verbose=false`.
 //!
-//! A flag may be given more than once; the last counts where only one can.
+//! A flag may be repeated; for a single value the last one counts.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use nri::annotation::go_bool;
 pub struct Flag {
     /// Without dashes.
     pub name: &'static str,
-    /// What its value stands for; empty: it is a switch.
+    /// Placeholder of its value; empty: it is a switch.
     pub value: &'static str,
     pub help: &'static str,
 }
@@ -22,7 +22,7 @@ impl Flag {
         Self { name, value, help }
     }
 
-    /// A switch, off unless given.
+    /// A switch, off by default.
     pub const fn switch(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -32,8 +32,8 @@ impl Flag {
     }
 }
 
-/// A plugin in three lines: what it does; how it is started; an example to paste, into a shell or, if it
-/// begins with `"annotations"`, into the configuration of a pod. The README has them too.
+/// A plugin in three lines: its purpose; its command line; an example to paste, into a shell or, if
+/// it begins with `"annotations"`, into the configuration of a pod. The README has them too.
 pub type Usage = [&'static str; 3];
 
 /// The flags that every plugin has.
@@ -59,12 +59,12 @@ pub const COMMON: &[Flag] = &[
     Flag::switch("help", "print this text"),
 ];
 
-/// Why there are no arguments to go on with.
+/// Reason to stop before the plugin starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// The user asked for this text: the help, or the version.
+    /// The user requested this text: the help, or the version.
     Text(String),
-    /// The command line is wrong, for this reason.
+    /// The command line is invalid, for this reason.
     Bad(String),
 }
 
@@ -73,7 +73,7 @@ pub enum Stop {
 pub struct Args(Vec<(&'static str, String)>);
 
 impl Args {
-    /// Reads the arguments after the name of the program.
+    /// Parses the arguments after the name of the program.
     pub fn parse(
         name: &str,
         usage: &Usage,
@@ -127,7 +127,7 @@ impl Args {
         Ok(args)
     }
 
-    /// The value of a flag; the last, if it was given more than once.
+    /// The value of a flag; the last one if it is repeated.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).last()
     }

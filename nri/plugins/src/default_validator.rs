@@ -1,4 +1,4 @@
-//! The default validator as a plugin of its own: the rules of [`nri::validate::DefaultValidator`],
+//! The default validator as a stand-alone plugin: the rules of [`nri::validate::DefaultValidator`],
 //! configured by the runtime (YAML or JSON), or by a file until then.
 
 use std::fs;

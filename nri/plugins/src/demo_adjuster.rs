@@ -1,4 +1,4 @@
-//! Makes one adjustment of each kind to containers, by flags: to see what a runtime does with it.
+//! Makes one adjustment of each kind to containers, by flags, to test a runtime.
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,
@@ -80,7 +80,7 @@ impl Plugin for DemoAdjuster {
     }
 }
 
-/// Reads the flags. An error names the flag and its value.
+/// Parses the flags. An error names the flag and its value.
 fn adjustment(args: &Args) -> Result<ContainerAdjustment, String> {
     let mut adjust = ContainerAdjustment::default();
     for text in args.all("annotation") {

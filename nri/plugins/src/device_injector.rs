@@ -1,4 +1,4 @@
-//! Gives containers devices, CDI devices, mounts, and more, as annotations of their pods say.
+//! Adds devices, CDI devices, mounts, and more to containers by annotations of their pods.
 //!
 //! | annotation | value |
 //! |---|---|
@@ -11,8 +11,9 @@
 //! | `sysctl.noderesource.dev` | map |
 //! | `memory-policy.noderesource.dev` | {mode, nodes, flags} |
 //!
-//! Each for one container (`/container.<name>`), the whole pod (`/pod`) or as it is; all but
-//! `sysctl` also with the older domain `nri.io`. What does not parse fails the creation.
+//! Each for one container (`/container.<name>`), the complete pod (`/pod`) or without a suffix; all
+//! but `sysctl` also with the older domain `nri.io`. A value that does not parse fails the
+//! creation.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +131,7 @@ impl Plugin for DeviceInjector {
     }
 }
 
-/// What the pod asks for one of its containers.
+/// The annotations of the pod for one of its containers.
 struct Asked<'a> {
     pod: &'a PodSandbox,
     container: &'a str,
@@ -178,7 +179,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// Returns a class that is not known: it is left out, with a warning.
+    /// Returns an unknown class, which is left out with a warning.
     fn io_priority(&self, adjust: &mut ContainerAdjustment) -> Result<Option<String>, String> {
         let Some(value) = self.value::<IoPriority>("io-priority")? else {
             return Ok(None);
@@ -254,7 +255,7 @@ fn nonzero(value: u32) -> Option<u32> {
     (value != 0).then_some(value)
 }
 
-/// A mode is a number, or the text of an octal one.
+/// A mode is a number, or an octal number as text.
 fn file_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,14 +1,15 @@
-//! Shows what other plugins do to pods and containers: connects several times, once for each of its
-//! indices, and compares what it is shown there with what it was shown at the index before.
+//! Shows the changes of other plugins to pods and containers: connects once for each of its
+//! indices, and compares the objects of each event with those seen at the index before.
 //!
 //! ```text
 //!   event ─► 00-differ: keep ─► 10-other ─► 20-other ─► 99-differ: compare with what 00 kept
 //! ```
 //!
-//! Every event has the same handler, and each connection a table of its own: hence no [`nri::Plugin`].
+//! Every event has the same handler, and each connection its own table, so it is not a
+//! [`nri::Plugin`].
 //!
-//! What is kept goes by event, pod and container, so that events of several pods may mix. If a plugin
-//! between vetoes, the next index never asks for what was kept; the oldest are forgotten.
+//! Objects are kept by event, pod and container, so that events of several pods may mix. If a
+//! plugin between vetoes, the next index never takes the kept object; the oldest are dropped.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,7 +24,7 @@ use crate::{
     log::Log,
 };
 
-/// How many objects are kept at most for the next index to ask for.
+/// Objects kept for the next index, at most.
 const KEPT: usize = 1024;
 
 pub const NAME: &str = "differ";
@@ -47,7 +48,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::value("log-file", "PATH", "where to log (default: standard error)"),
 ];
 
-/// One look at one object.
+/// One observation of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Look {
     /// Position in the list of indices.
@@ -140,7 +141,7 @@ impl Differ {
         }
     }
 
-    /// Compares with what the index before kept, and keeps it for the next.
+    /// Compares with the object kept by the index before, and keeps this one for the next.
     fn compare(&self, look: Look, now: Value) {
         let name = format!("{} {} {}", look.event, look.pod, look.container);
         let name = name.trim_end();
@@ -237,7 +238,7 @@ fn indices(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// What became different at one place.
+/// The change at one place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change<'a> {
     /// As `container.env[2]`.
@@ -246,7 +247,7 @@ pub struct Change<'a> {
     pub now: Option<&'a Value>,
 }
 
-/// The places at which two values differ, as deep as they can be told apart.
+/// The places at which two values differ, as deep as possible.
 pub fn changes<'a>(before: &'a Value, now: &'a Value) -> Vec<Change<'a>> {
     let mut found = Vec::new();
     descend(String::new(), Some(before), Some(now), &mut found);

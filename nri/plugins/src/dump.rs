@@ -1,4 +1,4 @@
-//! Messages as text: YAML without what is empty, as the Go samples print it.
+//! Messages as text: YAML without empty fields, as the Go samples print it.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn prune(value: Value) -> Option<Value> {
         Value::Number(n) if n.as_f64() == Some(0.0) => None,
         Value::String(s) if s.is_empty() => None,
         Value::Array(list) => {
-            // Entries keep their places: an empty argument is one.
+            // List entries keep their places: an empty argument counts.
             let keep = |item: Value| match item {
                 Value::Object(_) => prune(item).unwrap_or(Value::Object(Default::default())),
                 item => item,

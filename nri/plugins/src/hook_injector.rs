@@ -1,10 +1,10 @@
-//! Injects OCI hooks described in the directories that podman and CRI-O use: JSON files of version
-//! 1.0.0 with a hook, the conditions under which it runs, and its stages. A file of a later directory
+//! Injects OCI hooks described in the directories of podman and CRI-O: JSON files of version 1.0.0
+//! with a hook, the conditions under which it runs, and its stages. A file of a later directory
 //! replaces one of the same name.
 //!
-//! The files are read anew for each container, so that a change counts at once; with `-disableWatch`
-//! once, at the start. A file that cannot be read or understood fails the creation: a hook that
-//! silently does not run may be one that guards something.
+//! The files are read for each container, so that a change takes effect at once; with
+//! `-disableWatch` only at the start. A file that cannot be read or parsed fails the creation,
+//! because a hook that silently does not run may be a protection.
 
 use std::{
     collections::BTreeMap,
@@ -156,7 +156,7 @@ impl Plugin for HookInjector {
 }
 
 impl Conditions {
-    /// All that are stated, or one of them; at least one.
+    /// All stated conditions are met, or one of them; at least one.
     fn hold(
         &self,
         annotations: &BTreeMap<String, String>,
@@ -164,7 +164,7 @@ impl Conditions {
     ) -> Result<bool, String> {
         let mut stated: Vec<bool> = Vec::new();
         stated.extend(self.always);
-        // `hasBindMounts: false` can never be met, as in podman.
+        // `hasBindMounts: false` is never met, as in podman.
         let mounts = |wanted: bool| wanted && !container.mounts.is_empty();
         stated.extend(self.has_bind_mounts.map(mounts));
         for (key, value) in &self.annotations {
@@ -199,7 +199,7 @@ fn read_all(dirs: &[PathBuf]) -> Result<Vec<Known>, String> {
     files.values().map(|path| read(path)).collect()
 }
 
-/// The files of a directory by name; none if it is not there.
+/// The files of a directory by name; empty if it does not exist.
 fn list(dir: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let fail = |e: std::io::Error| format!("{}: {e}", dir.display());
     let entries = match fs::read_dir(dir) {
@@ -280,7 +280,7 @@ fn pattern(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|e| format!("pattern {text:?}: {e}"))
 }
 
-/// The kind of OCI hook that a stage names.
+/// The OCI hook kind of a stage.
 pub fn stage(name: &str) -> Option<HookKind> {
     Some(match name {
         "prestart" => HookKind::Prestart,

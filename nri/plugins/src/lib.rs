@@ -1,7 +1,7 @@
-//! Sample NRI plugins: each a module with a [`nri::Plugin`], and a binary of the same name that serves
-//! it. What they share is in `cli` (flags as the Go samples have them), `annotations` and `plugin`.
+//! Sample NRI plugins: each a module with a [`nri::Plugin`], and a binary of the same name that
+//! serves it. Shared code is in `cli` (flags as in the Go samples), `annotations` and `plugin`.
 //!
-//! Each module says what it does; each binary says how to use it.
+//! Each module documents its behaviour; `-help` of each binary documents its usage.
 
 pub mod annotations;
 pub mod cli;

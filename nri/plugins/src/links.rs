@@ -1,4 +1,4 @@
-//! Interfaces of a network namespace, by rtnetlink, whichever namespace it is.
+//! Interfaces of any network namespace, by rtnetlink.
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -12,7 +12,7 @@ use rtnetlink::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Links of the network namespace that the thread is in.
+/// Links of the thread's network namespace.
 pub(crate) struct Links(pub(crate) Handle);
 
 impl Links {
@@ -43,7 +43,7 @@ impl Links {
         set.map_err(|e| e.to_string())
     }
 
-    /// Down, renamed so that no name on the other side is in the way, and off. If it cannot leave
+    /// Sets the link down, gives it an unused name on the other side, and moves it. If that fails,
     /// it gets its name back.
     pub(crate) async fn send_away(
         &self,
@@ -64,7 +64,7 @@ impl Links {
     }
 }
 
-/// The beginning of a change of this interface.
+/// Begins a change of this interface.
 pub(crate) fn message(index: u32) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_index(index)
 }
@@ -76,8 +76,8 @@ pub(crate) fn name_of(link: &LinkMessage) -> Option<String> {
     })
 }
 
-/// Does the work in a network namespace, on a thread of its own that ends with it: a thread that
-/// has moved into another namespace must not be used again.
+/// Runs the work in a network namespace, on a new thread that ends with it: a thread that has
+/// entered another namespace must not be reused.
 pub(crate) async fn within<T: Send + 'static>(
     netns: &OwnedFd,
     work: impl AsyncFnOnce(Links) -> Result<T, String> + Send + 'static,
@@ -90,7 +90,7 @@ pub(crate) async fn within<T: Send + 'static>(
             Err(e) => Err(format!("network namespace: {e}")),
             Ok(()) => on_this_thread(work),
         };
-        // Nobody waits if the runtime gave up; what is begun is done all the same.
+        // No receiver if the runtime gave up; the work is completed anyway.
         let _ = done.send(result);
     });
     result

@@ -1,5 +1,4 @@
-//! Where a plugin writes its lines: standard error, or a file. A launched plugin has no standard
-//! error; give it a file.
+//! Log of a plugin: standard error, or a file. A launched plugin has no standard error; use a file.
 
 use std::{
     fmt::Display,
@@ -11,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// A log that can be cloned and pointed elsewhere. A line that cannot be written is lost.
+/// A log that can be cloned and redirected. A line that cannot be written is dropped.
 #[derive(Clone)]
 pub struct Log {
     name: &'static str,
@@ -35,7 +34,7 @@ impl Log {
         }
     }
 
-    /// Goes on in a file, to whose end it writes; all clones with it.
+    /// Appends to a file from now on; applies to all clones.
     pub fn to_file(&self, path: impl AsRef<Path>) -> Result<(), String> {
         let path = path.as_ref();
         let file = OpenOptions::new().append(true).create(true).open(path);
@@ -49,14 +48,14 @@ impl Log {
         self.raw(format_args!("{}: {line}", self.name));
     }
 
-    /// A line under the plugin's name, if it was told to say more.
+    /// A line under the plugin's name, if it is verbose.
     pub fn debug(&self, line: impl Display) {
         if self.verbose {
             self.info(line);
         }
     }
 
-    /// A line as it is.
+    /// An unchanged line.
     pub fn raw(&self, line: impl Display) {
         let text = format!("{line}\n");
         let mut sink = self.sink.lock();

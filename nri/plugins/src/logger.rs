@@ -1,10 +1,9 @@
-//! Logs every event with what it is about, as YAML; or one line for each, to compare runtimes by.
-//! On CreateContainer it can leave a mark: an annotation or a variable, added or overriding.
+//! Logs every event with its objects, as YAML; or one line for each, to compare runtimes. On
+//! CreateContainer it can set a mark: an annotation or a variable, added or overriding.
 //!
-//! Every event has the same handler, whatever its type: hence a table, where other plugins are a
-//! [`nri::Plugin`].
+//! Every event has the same handler, whatever its type: hence a table instead of a [`nri::Plugin`].
 //!
-//! It prints what it is sent, values of variables included: a tool for looking, not for a node.
+//! It prints complete messages, values of variables included: a tool for debugging, not for a node.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,7 +23,7 @@ use crate::{
     yaml,
 };
 
-/// What it does; from flags, then from the runtime's configuration.
+/// Its configuration: from flags, then from the runtime.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct Config {
@@ -126,7 +125,7 @@ impl Logger {
             })
     }
 
-    /// All but CreateContainer.
+    /// Handlers of all events except CreateContainer.
     fn event_handlers(&self, handlers: Handlers) -> Handlers {
         handlers
             .on(self.teller::<RunPodSandboxRequest>())
@@ -144,7 +143,7 @@ impl Logger {
             .on(self.teller::<ValidateContainerAdjustmentRequest>())
     }
 
-    /// A handler that logs the request and answers nothing.
+    /// A handler that logs the request and returns an empty answer.
     fn teller<R: HookRequest + Serialize>(
         &self,
     ) -> impl Fn(R) -> std::future::Ready<nri::Result<R::Reply>> + Send + Sync + 'static {
@@ -206,7 +205,7 @@ impl Logger {
         }
     }
 
-    /// What to change about a container being created.
+    /// The adjustment of a container being created.
     fn mark(&self) -> Option<ContainerAdjustment> {
         let config = self.config.read();
         let value = format!("logger-pid-{}", std::process::id());
@@ -227,7 +226,7 @@ impl Logger {
     }
 }
 
-/// No names, or only empty ones: all events.
+/// An empty list, or only empty names, means all events.
 fn events(config: &Config) -> Result<EventMask, String> {
     let named: Vec<&String> = config
         .events

@@ -1,16 +1,16 @@
 //! Moves network interfaces of the host into pods, and back when the pod stops.
 //!
-//! Annotation `netdevice.noderesource.dev`, or the older `netdevices.nri.containerd.io`, of the pod: a
-//! list of {name, new_name, address, prefix, mtu}. `new_name` is `name` unless given; with an `address`,
-//! `prefix` is that of one host unless given.
+//! Annotation `netdevice.noderesource.dev`, or the older `netdevices.nri.containerd.io`, of the
+//! pod: a list of {name, new_name, address, prefix, mtu}. `new_name` defaults to `name`; with an
+//! `address`, `prefix` defaults to that of one host.
 //!
 //! ```text
 //!   host: down ─► temp_<index> ─► move ─► pod: alias = host name ─► new name, mtu, address ─► up
-//!   pod:  down ─► temp_<index> ─► move ─► host: named as its alias says (left down)
+//!   pod:  down ─► temp_<index> ─► move ─► host: named by its alias (left down)
 //! ```
 //!
-//! If one interface fails at RunPodSandbox those already moved are moved back, and the pod is vetoed.
-//! Teardown takes what is there: an interface that is not in the pod is left out.
+//! If one interface fails at RunPodSandbox those already moved are moved back, and the pod is
+//! vetoed. Teardown ignores interfaces that are not in the pod.
 
 use std::{fs::File, net::IpAddr, os::fd::OwnedFd};
 
@@ -29,20 +29,20 @@ const KEYS: [&str; 2] = ["netdevice.noderesource.dev", "netdevices.nri.container
 /// Bytes of an interface's name, without the end mark.
 const LONGEST: usize = 15;
 
-/// One interface, as the annotation says.
+/// One interface of the annotation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Device {
     /// On the host.
     pub name: String,
-    /// In the pod; that on the host if empty.
+    /// In the pod; empty: the name on the host.
     pub new_name: String,
     pub address: String,
     pub prefix: Option<u8>,
     pub mtu: Option<u32>,
 }
 
-/// One interface, checked and complete.
+/// One interface, checked and completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Move {
     name: String,
@@ -54,7 +54,7 @@ struct Move {
 /// See the module.
 #[derive(Debug)]
 pub struct NetworkDeviceInjector {
-    /// The host's network namespace: where the plugin was started.
+    /// The host's network namespace, in which the plugin was started.
     host: OwnedFd,
     log: Log,
 }
@@ -113,11 +113,11 @@ impl NetworkDeviceInjector {
             return Ok(());
         };
         let Ok(pod_netns) = open(path) else {
-            // Gone with all that was in it; the kernel gives hardware back to the host.
+            // Removed with its interfaces; the kernel returns hardware to the host.
             return Ok(());
         };
         let Ok(moves) = annotations::read(found).and_then(check) else {
-            // Run had to refuse it.
+            // RunPodSandbox must have rejected it.
             return Ok(());
         };
         release(&self.host, &pod_netns, &moves).await
@@ -130,7 +130,7 @@ fn open(path: &str) -> Result<OwnedFd, String> {
         .map_err(|e| format!("{path}: {e}"))
 }
 
-/// Completes what is left out, and refuses what cannot be done before anything is touched.
+/// Fills in defaults, and rejects invalid moves before any change.
 fn check(devices: Vec<Device>) -> Result<Vec<Move>, String> {
     let mut moves: Vec<Move> = Vec::new();
     for device in devices {
@@ -184,7 +184,7 @@ fn checked_address(address: &str, prefix: Option<u8>) -> Result<(IpAddr, u8), St
     }
 }
 
-/// Moves the interfaces into the pod, or none of them.
+/// Moves all interfaces into the pod, or none of them.
 async fn inject(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), String> {
     for (n, one) in moves.iter().enumerate() {
         if let Err(cause) = inject_one(host, pod, one).await {
@@ -215,7 +215,7 @@ async fn inject_one(host: &OwnedFd, pod: &OwnedFd, one: &Move) -> Result<(), Str
             .await?
             .ok_or("it did not arrive in the pod")?;
         let index = link.header.index;
-        // First of all, so that whatever fails next can be undone.
+        // First, so that later failures can be undone.
         links.set(message(index).alias(&one.name)).await?;
         links.set(message(index).name(&one.new_name)).await?;
         if let Some(mtu) = one.mtu {
@@ -235,7 +235,7 @@ async fn inject_one(host: &OwnedFd, pod: &OwnedFd, one: &Move) -> Result<(), Str
     .await
 }
 
-/// Moves back what is there; tries all, then tells the errors.
+/// Moves back the interfaces that exist; tries all, then reports the errors.
 async fn release(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), String> {
     let mut errors = Vec::new();
     for one in moves {
@@ -250,7 +250,7 @@ async fn release(host: &OwnedFd, pod: &OwnedFd, moves: &[Move]) -> Result<(), St
     }
 }
 
-/// It is known by its alias: the pod may have renamed it.
+/// Finds it by its alias, because the pod may have renamed it.
 async fn release_one(host: &OwnedFd, pod: &OwnedFd, one: &Move) -> Result<(), String> {
     let (name, target) = (one.name.clone(), clone(host)?);
     let moved = within(pod, async move |links| {

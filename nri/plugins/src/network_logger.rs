@@ -1,5 +1,4 @@
-//! Logs the network of pods as they come and go: namespace path, or that it is the host's, and
-//! addresses.
+//! Logs the network of pods at start and end: namespace path or host network, and addresses.
 
 use nri::{
     Context, Error, Plugin,
@@ -65,7 +64,7 @@ impl Plugin for NetworkLogger {
     }
 
     async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        // By now a path that was there is gone, so that its absence says nothing of the host.
+        // The path may have been removed by now, so its absence does not mean the host's network.
         self.tell("RemovePodSandbox", &pod, "network gone");
         Ok(())
     }
@@ -82,7 +81,7 @@ impl NetworkLogger {
     }
 }
 
-/// `default/pod0: /run/netns/x, addresses 10.0.0.2`. `without`: what it means that there is no path.
+/// `default/pod0: /run/netns/x, addresses 10.0.0.2`. `without`: the text for a missing path.
 fn describe(pod: &PodSandbox, without: &str) -> String {
     let network = pod.namespace_path("network").unwrap_or(without);
     let addresses = if pod.ips.is_empty() {

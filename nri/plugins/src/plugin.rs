@@ -1,4 +1,4 @@
-//! What the binaries share: from the command line to a plugin that serves.
+//! Shared code of the binaries: from the command line to a serving plugin.
 
 use std::{env, io::Write, process::ExitCode};
 
@@ -12,19 +12,20 @@ use crate::{
     log::Log,
 };
 
-/// A sample, made from a command line: a [`nri::Plugin`], or what makes a table of handlers.
+/// A sample, built from a command line: a [`nri::Plugin`], or a builder of a handler table.
 pub trait Sample: Into<Handlers> {
-    /// Of the program, and to register with.
+    /// Name of the program, and for registration.
     const NAME: &'static str;
     const USAGE: Usage;
-    /// Beside those that all have.
+    /// Flags in addition to the common ones.
     const FLAGS: &'static [Flag];
 
-    /// From the command line; an error ends the program with this line.
+    /// Builds it from the command line; an error ends the program with this line.
     fn new(args: &Args, log: Log) -> Result<Self, String>;
 }
 
-/// Runs a plugin until its runtime ends: exit 0 then and for help and version, 2 for a wrong command line, 1 else.
+/// Runs a plugin until its runtime ends: exit 0 then and for help and version, 2 for a wrong
+/// command line, 1 else.
 pub fn main<P: Sample>() -> ExitCode {
     match arguments(P::NAME, &P::USAGE, P::FLAGS) {
         Err(code) => code,
@@ -39,7 +40,7 @@ pub fn main<P: Sample>() -> ExitCode {
     }
 }
 
-/// Reads the command line, or prints what there is to say and gives the code to exit with.
+/// Parses the command line, or prints the requested text and returns the exit code.
 pub fn arguments(name: &str, usage: &Usage, flags: &[Flag]) -> Result<Args, ExitCode> {
     match Args::parse(name, usage, flags, env::args().skip(1)) {
         Ok(args) => Ok(args),
@@ -54,7 +55,7 @@ pub fn arguments(name: &str, usage: &Usage, flags: &[Flag]) -> Result<Args, Exit
     }
 }
 
-/// Says why the plugin ended.
+/// Logs why the plugin ended.
 pub fn end(log: &Log, served: Result<(), String>) -> ExitCode {
     let Err(reason) = served else {
         return ExitCode::SUCCESS;
@@ -73,8 +74,9 @@ pub fn run(work: impl Future<Output = Result<(), String>>) -> Result<(), String>
         .block_on(work)
 }
 
-/// Serves a plugin, as the common flags say, until the connection is lost; says why. Its name is that of the program unless
-/// the stub can take it, and the index, from how the program was called (NRI-900).
+/// Serves a plugin by the common flags until the connection is lost; returns the reason. Its name
+/// is that of the program unless the stub derives it, and the index, from the program's file name
+/// (NRI-900).
 pub async fn serve(
     program: &str,
     index: Option<String>,
@@ -94,7 +96,7 @@ pub async fn serve(
     stub.run().await.map_err(|e| e.to_string())
 }
 
-/// How logs name a container.
+/// The name of a container in logs.
 pub fn display(pod: &PodSandbox, container: &Container) -> String {
     format!("{}/{}/{}", pod.namespace, pod.name, container.name)
 }

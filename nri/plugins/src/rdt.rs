@@ -1,7 +1,8 @@
 //! Sets RDT (cache and memory bandwidth control) of containers from annotations of their pods:
-//! `closid`, `schemata` and `enablemonitoring`, each as `<what>.rdt.noderesource.dev/container.<name>`.
+//! `closid`, `schemata` and `enablemonitoring`, each as
+//! `<what>.rdt.noderesource.dev/container.<name>`.
 //!
-//! `schemata` is a list of lines with commas between; a line that has commas itself cannot be said.
+//! `schemata` is a comma-separated list of lines; a line with commas cannot be expressed.
 
 use nri::{
     Context, CreateAnswer, Error, Plugin,

@@ -1,5 +1,5 @@
-//! Every method, doing nothing but say so. A plugin of your own begins with nri/README.md, and takes the signatures from here:
-//! this file is one of its package, and compiles nowhere else.
+//! A plugin with every method, which only logs its calls. nri/README.md shows how to begin a
+//! plugin; copy the signatures from here. This file belongs to its package and compiles only there.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ use crate::{
     yaml,
 };
 
-/// What the runtime may give us as configuration.
+/// Configuration that the runtime may send.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Config {
@@ -46,7 +46,7 @@ impl Sample for Template {
     }
 }
 
-/// The plugin subscribes to the events whose methods are here: drop those you do not need.
+/// The plugin subscribes to the events whose methods exist here: delete those you do not need.
 impl Plugin for Template {
     async fn configure(&self, cx: &Context, config: String) -> Result<(), Error> {
         let config: Config = if config.is_empty() {
@@ -116,7 +116,8 @@ impl Plugin for Template {
         container: Container,
     ) -> Result<CreateAnswer, Error> {
         self.tell("CreateContainer", display(&pod, &container));
-        // Write `nri::adjust::Adjust` on `answer.adjust`; `answer.update(…)` and `answer.evict(…)` are for others.
+        // Use `nri::adjust::Adjust` on `answer.adjust`; `answer.update(…)` and `answer.evict(…)`
+        // for others.
         let answer = CreateAnswer::default();
         Ok(answer)
     }

@@ -1,4 +1,4 @@
-//! Sets rlimits that a pod's annotations ask for.
+//! Sets rlimits by annotations of pods.
 //!
 //! Annotation `ulimits.noderesource.dev/container.<name>`, or the older
 //! `ulimits.nri.containerd.io/container.<name>`: a list of {type, hard, soft}. The type is `NOFILE`

@@ -1,15 +1,15 @@
 //! Serves plugins of NRI 0.1, which are programs run once per event: JSON in, JSON out.
 //!
-//! | event | state they are told |
+//! | event | state passed to them |
 //! |---|---|
 //! | RunPodSandbox | `create` |
 //! | StopPodSandbox | `delete` |
 //! | StartContainer | `create` |
 //! | StopContainer | `delete`, errors are only logged |
 //!
-//! `/etc/nri/conf.json` lists them: {version, plugins: [{type, conf}]}. Each is run as `<type> invoke`,
-//! in order, and gets the results of those before it. A program that fails, says an error or answers
-//! what is no JSON fails the event. It is killed when the runtime no longer waits for it.
+//! `/etc/nri/conf.json` lists them: {version, plugins: [{type, conf}]}. Each is run as `<type>
+//! invoke`, in order, with the results of those before it. A program that fails, reports an error
+//! or prints invalid JSON fails the event. It is killed when the runtime no longer waits for it.
 
 use std::{collections::BTreeMap, env, fs, io, process::Stdio};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const CONFIG: &str = "/etc/nri/conf.json";
 const BINARIES: &str = "/opt/nri/bin";
-/// A launched plugin is given no `PATH`; its programs need one.
+/// A launched plugin has no `PATH`; its programs need one.
 const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bytes of one answer.
 const LARGEST: u64 = 4 << 20;
@@ -170,7 +170,7 @@ impl Plugin for V010Adapter {
 }
 
 impl V010Adapter {
-    /// Runs all programs in order; the first that fails ends it.
+    /// Runs all programs in order, up to the first failure.
     async fn invoke(
         &self,
         state: &str,
@@ -205,7 +205,7 @@ impl V010Adapter {
     }
 }
 
-/// Runs one program: what it prints counts, also if it exits with an error.
+/// Runs one program: its output counts, even if it exits with an error.
 async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
     let path = env::var("PATH").ok().filter(|path| !path.is_empty());
     let path = path.as_deref().unwrap_or(USUAL);
@@ -221,7 +221,7 @@ async fn invoke(program: &str, input: &[u8]) -> Result<Answer, String> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let write = async {
         if let Some(mut stdin) = stdin {
-            // One that does not read its input may still answer.
+            // A program that does not read its input may still answer.
             let _ = stdin.write_all(input).await;
         }
     };
@@ -270,7 +270,7 @@ fn spec(pod: &PodSandbox, container: Option<&Container>) -> Spec {
     }
 }
 
-/// As the OCI runtime specification writes `linux.resources`.
+/// `linux.resources` in the form of the OCI runtime specification.
 fn resources(resources: &LinuxResources) -> Value {
     let pages = resources.hugepage_limits.iter();
     let pages = pages.map(|p| json!({"pageSize": p.page_size, "limit": p.limit}));
@@ -318,7 +318,7 @@ fn cpu(c: &LinuxCpu) -> Value {
     }))
 }
 
-/// An object without what it does not say.
+/// Removes unset fields of an object.
 fn said(mut object: Value) -> Value {
     let is_said = |value: &Value| match value {
         Value::Null => false,

@@ -1,6 +1,6 @@
-//! Mounts `/sys/fs/cgroup` writable in containers whose pods ask for it with
-//! `writable-cgroups.noderesource.dev: "true"`, where the host delegates cgroups safely: its cgroup v2
-//! mount must have `nsdelegate`. Elsewhere requests are ignored with a warning.
+//! Mounts `/sys/fs/cgroup` writable in containers whose pods have the annotation
+//! `writable-cgroups.noderesource.dev: "true"`, if the host delegates cgroups safely: its cgroup v2
+//! mount must have `nsdelegate`. Otherwise requests are ignored with a warning.
 
 use std::{fs, path::Path};
 
@@ -80,7 +80,7 @@ impl Plugin for WritableCgroups {
     }
 }
 
-/// The same mount, writable; `None` if it is already.
+/// The same mount, writable; `None` if it is writable already.
 fn writable(mount: &Mount) -> Option<Mount> {
     let has = |option: &str| mount.options.iter().any(|o| o == option);
     if has("rw") && !has("ro") {

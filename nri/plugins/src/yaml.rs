@@ -1,8 +1,8 @@
-//! YAML of configurations and annotations, and of messages that are printed.
+//! YAML of configurations, annotations and printed messages.
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A number with a leading 0 is octal, as Go's parsers have it. An error is one line.
+/// A number with a leading 0 is octal, as in Go's parsers. An error is one line.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut options = serde_saphyr::Options::default();
     options.legacy_octal_numbers = true;
@@ -12,7 +12,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 pub(crate) fn print(value: &impl Serialize) -> Result<String, String> {
     let mut options = serde_saphyr::SerializerOptions::default();
-    // Long texts stay on their lines.
+    // Long texts stay on one line.
     options.folded_wrap_chars = usize::MAX;
     serde_saphyr::to_string_with_options(value, options).map_err(|e| e.to_string())
 }

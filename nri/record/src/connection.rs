@@ -1,4 +1,4 @@
-//! One connection of a plugin while it is recorded.
+//! A plugin connection that is recorded.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     queue::{Happened, Queue},
 };
 
-/// Sees the bytes of one connection both ways. Dropped, it says no more.
+/// Observes the bytes of one connection in both directions, until it is dropped.
 #[derive(Debug)]
 pub struct RecordedConnection {
     queue: Arc<Queue>,
@@ -19,11 +19,11 @@ pub struct RecordedConnection {
     of_runtime: Mutex<Sent>,
 }
 
-/// What one side has sent.
+/// Data sent by one side.
 #[derive(Debug, Default)]
 struct Sent {
     reader: Reader,
-    /// What it sends is no frame any more, for this reason.
+    /// The reason why its bytes no longer parse as frames.
     broken: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl RecordedConnection {
         connection
     }
 
-    /// These bytes have come from this side, or are about to be passed on for it.
+    /// Records bytes received from this side, or about to be forwarded for it.
     pub fn saw(&self, from: Side, bytes: &[u8]) {
         if self.queue.is_over() {
             return;
@@ -60,7 +60,7 @@ impl RecordedConnection {
         }
     }
 
-    /// No more comes from this side; from neither, where no side is given.
+    /// Records the end of this side, or of the connection if no side is given.
     pub fn closed(&self, by: Option<Side>, why: &str) {
         match by {
             Some(side) => self.cut_off(side),
@@ -75,7 +75,7 @@ impl RecordedConnection {
         self.cut_off(Side::Runtime);
     }
 
-    /// What was sent of a message that has no end.
+    /// Records an incomplete message.
     fn cut_off(&self, from: Side) {
         let sent = std::mem::take(&mut *self.sent(from).lock());
         let bytes = sent.reader.into_pending();

@@ -1,4 +1,4 @@
-//! The file of a recording: for its owner alone, and of whole lines.
+//! The file of a recording: readable by its owner only, with complete lines.
 
 use std::{
     fs::File,
@@ -8,20 +8,20 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, ftruncate, open};
 
-/// Where lines go.
+/// Destination of lines.
 pub(super) trait Sink: Send + 'static {
-    /// Adds whole lines, all of them or none.
+    /// Appends complete lines, all of them or none.
     fn append(&mut self, lines: &[u8]) -> io::Result<()>;
 }
 
 /// A regular file.
 pub(super) struct Whole {
     file: File,
-    /// Where the next line begins.
+    /// Position of the next line.
     end: u64,
 }
 
-/// Makes the file, or empties one of ours.
+/// Creates the file, or truncates one of ours.
 pub(super) fn create(path: &Path) -> io::Result<Whole> {
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -52,7 +52,7 @@ pub(super) fn create(path: &Path) -> io::Result<Whole> {
 impl Sink for Whole {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Err(e) = self.file.write_all(lines) {
-            // Half a line is worse than none. Taking space back works on a full disk.
+            // Removes a partial line. Truncation works on a full disk.
             let _ = self.file.set_len(self.end);
             let _ = self.file.seek(io::SeekFrom::Start(self.end));
             return Err(e);

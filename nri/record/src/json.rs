@@ -1,10 +1,10 @@
-//! Messages as JSON: without what is at its default, and without values of environment variables. Pure.
+//! Messages as JSON: without default values, and without values of environment variables. Pure.
 
 use serde_json::Value;
 
 use super::line::REDACTED;
 
-/// The fields of `nri.proto` that are maps: their keys are data, and stay whatever their values are.
+/// The map fields of `nri.proto`: their keys are data, and stay with any value.
 const MAPS: [&str; 8] = [
     "annotations",
     "compound",
@@ -15,15 +15,15 @@ const MAPS: [&str; 8] = [
     "sysctl",
     "unified",
 ];
-/// The field that holds environment variables, in containers, adjustments and hooks alike.
+/// The field of environment variables, in containers, adjustments and hooks alike.
 const ENV: &str = "env";
 
-/// Whether the field of this name is a map: its keys are data, and no names of fields.
+/// Whether the field of this name is a map: its keys are data instead of field names.
 pub fn is_map(name: &str) -> bool {
     MAPS.contains(&name)
 }
 
-/// Leaves out what is at its default; a message that is there stays, if only as `{}`.
+/// Removes default values; a present message stays, at least as `{}`.
 pub fn tidy(message: &mut Value) {
     tidy_below(message, false);
 }
@@ -43,7 +43,7 @@ fn tidy_below(value: &mut Value, of_map: bool) {
     }
 }
 
-/// Whether it is the default of its kind, which a message does not have to say.
+/// Whether it is the default of its kind, which a message may omit.
 pub fn is_default(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -51,18 +51,18 @@ pub fn is_default(value: &Value) -> bool {
         Value::Number(n) => n.as_f64() == Some(0.0),
         Value::String(s) => s.is_empty(),
         Value::Array(a) => a.is_empty(),
-        // An empty map: a message has all its fields until they are left out.
+        // An empty map: a message has all its fields until they are removed.
         Value::Object(o) => o.is_empty(),
     }
 }
 
-/// Puts [`REDACTED`] in the place of every value of an environment variable. An empty value stays.
+/// Replaces every value of an environment variable by [`REDACTED`]. An empty value stays.
 pub fn redact(message: &mut Value) {
     match message {
         Value::Object(fields) => {
             for (key, value) in fields {
                 match value {
-                    // In a map this key has a text, never a list.
+                    // In a map the value of this key is a text, never a list.
                     Value::Array(list) if key == ENV => list.iter_mut().for_each(redact_variable),
                     value => redact(value),
                 }
@@ -78,7 +78,7 @@ fn redact_variable(variable: &mut Value) {
         Value::String(text) => match text.split_once('=') {
             Some((_, "")) => {}
             Some((name, _)) => *text = format!("{name}={REDACTED}"),
-            // No variable: who knows what it is.
+            // Not a variable, so its contents are unknown.
             None => *text = REDACTED.to_owned(),
         },
         Value::Object(pair) => match pair.get_mut("value") {
@@ -89,7 +89,7 @@ fn redact_variable(variable: &mut Value) {
     }
 }
 
-/// Entries of maps whose value is empty: Go writes two bytes more for each than prost.
+/// Map entries with an empty value: Go writes two bytes more for each than prost.
 pub(super) fn empty_map_values(message: &Value) -> usize {
     count_below(message, false)
 }

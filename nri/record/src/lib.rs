@@ -1,14 +1,14 @@
 //! Recordings of NRI traffic: JSON lines, one for each message, of any number of connections.
 //!
 //! ```text
-//!   bytes ─► connection (frames) ─► queue (with a bound) ─► recorder, a thread of its own ─► file
-//!                                                              │ render, methods, json (redacts)
-//!                                                              ▼
-//!   file ─► read ─► line ─► methods ─► bytes of messages       line
+//!   bytes ─► connection (frames) ─► queue (bounded) ─► recorder, a separate thread ─► file
+//!                                                         │ render, methods, json (redacts)
+//!                                                         ▼
+//!   file ─► read ─► line ─► methods ─► bytes of messages  line
 //! ```
 //!
-//! Whoever is recorded waits for nothing: what the queue has no room for is dropped and counted, and a write that fails
-//! ends the recording, not the traffic. The format is in docs/bench.md.
+//! Recording never delays traffic: lines beyond the queue's bound are dropped and counted, and a
+//! failed write ends the recording only. The format is in docs/bench.md.
 
 mod connection;
 mod file;

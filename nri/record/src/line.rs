@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the format; another is not read.
+/// The version of the format; others are rejected.
 pub const FORMAT: u32 = 1;
-/// Stands for the value of an environment variable.
+/// Replaces the value of an environment variable.
 pub const REDACTED: &str = "<redacted>";
 
 /// The first line.
@@ -17,22 +17,22 @@ pub struct Header {
     pub format: u32,
     /// The program that wrote it, with its version.
     pub recorder: String,
-    /// When it began, in UTC: RFC 3339.
+    /// Start time in UTC: RFC 3339.
     pub began: String,
     pub env: Values,
-    /// The runtime, where it has written the recording itself. Else its Configure says who it is.
+    /// The runtime, if it wrote the recording itself. Otherwise its Configure identifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
 }
 
-/// A runtime's name and version, as plugins are told them.
+/// A runtime's name and version, as sent to plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
     pub name: String,
     pub version: String,
 }
 
-/// Whether values of environment variables, and bytes that cannot be read, are in the file.
+/// Whether the file contains values of environment variables, and bytes that cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Values {
@@ -41,7 +41,7 @@ pub enum Values {
     Kept,
 }
 
-/// Who sends.
+/// The sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -63,7 +63,7 @@ impl fmt::Display for Side {
 pub struct Line {
     /// Seconds since the recording began.
     pub at: f64,
-    /// Of the plugins' connections, by number from 1; 0 is the recording itself.
+    /// Number of the plugin's connection, from 1; 0 is the recording itself.
     pub connection: u64,
     /// `NN-name`, from its registration on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,22 +72,22 @@ pub struct Line {
     pub what: What,
 }
 
-/// What a line tells.
+/// The contents of a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum What {
-    /// A plugin has a connection.
+    /// A plugin has connected.
     Opened,
     Request {
         from: Side,
-        /// Of the call on its connection: the answer has the same.
+        /// Id of the call on its connection; the answer has the same.
         id: u32,
         service: String,
         method: String,
-        /// Seconds that the caller gives it.
+        /// The caller's time limit in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Option<f64>,
-        /// What the call carries beside its message.
+        /// Metadata of the call.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         metadata: BTreeMap<String, String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,25 +107,25 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unread: Option<Unread>,
     },
-    /// Bytes that are no request and no answer to one.
+    /// Bytes that are neither a request nor an answer to one.
     Unread { from: Side, unread: Unread },
-    /// No more will come from this side; from neither where it is not said whose.
+    /// No more bytes will come from this side, or from both sides if none is named.
     Closed {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Side>,
         #[serde(default, skip_serializing_if = "String::is_empty")]
         why: String,
     },
-    /// The disk was slower than the traffic: so many lines are missing here.
+    /// The disk was slower than the traffic: this number of lines is missing here.
     Dropped { lines: u64 },
-    /// The recording was ended; a recorder that was killed does not say so.
+    /// The recording was ended; missing if the recorder was killed.
     Ended {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         why: String,
     },
 }
 
-/// An error in the place of an answer.
+/// An error instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub code: i32,
@@ -133,12 +133,12 @@ pub struct Failure {
     pub message: String,
 }
 
-/// What could not be read as NRI.
+/// Bytes that do not parse as NRI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
     pub why: String,
     pub bytes: usize,
-    /// The bytes, where values are kept: what cannot be read cannot be redacted.
+    /// The bytes, if values are kept: unparsed bytes cannot be redacted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
 }

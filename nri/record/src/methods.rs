@@ -1,4 +1,4 @@
-//! Which message each method has, as bytes and as JSON.
+//! The messages of each method, as bytes and as JSON.
 
 use nri::{Version, proto::*};
 use prost::Message;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::json;
 
-/// Which of a call's two messages.
+/// Request or answer of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Request,
@@ -18,7 +18,7 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub message: Value,
-    /// Bytes of fields that this version does not know.
+    /// Bytes of unknown fields.
     pub unknown: usize,
 }
 
@@ -89,7 +89,8 @@ pub fn methods() -> &'static [&'static str] {
     METHODS
 }
 
-/// A message of the wire as JSON, by the names of `nri.proto` in snake case. `None`: NRI has no such call.
+/// Decodes a message to JSON, with the snake-case names of `nri.proto`. `None`: NRI has no such
+/// method.
 pub fn decode(
     service: &str,
     method: &str,
@@ -104,10 +105,10 @@ pub fn decode(
     Some((codec.decode)(bytes))
 }
 
-/// What [`decode`] gave, as the wire has it.
+/// Encodes the result of [`decode`] for the wire.
 ///
 /// # Errors
-/// NRI has no such method, or the JSON is no such message.
+/// NRI has no such method, or the JSON is not its message.
 pub fn encode(method: &str, part: Part, message: &Value) -> Result<Vec<u8>, String> {
     let codec = codec(method, part).ok_or_else(|| format!("NRI has no call {method:?}"))?;
     (codec.encode)(message)

@@ -1,4 +1,4 @@
-//! What is still to be written: as much as there is room for, and how much there was no room for.
+//! A bounded queue of events to write, with a count of the dropped ones.
 
 use std::{
     collections::VecDeque,
@@ -13,10 +13,10 @@ use super::line::Side;
 
 /// Bytes that may wait to be written; as many again are being written.
 pub(super) const BUDGET: usize = 16 << 20;
-/// What an event takes beside its bytes.
+/// Bytes of an event beside its contents.
 const OVERHEAD: usize = 256;
 
-/// What there is to be written.
+/// An event to write.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at: Duration,
@@ -54,13 +54,13 @@ impl Event {
     }
 }
 
-/// Filled by connections, emptied by the one thread that writes. Nobody who fills it waits for that thread.
+/// Filled by connections, drained by the writer thread. Connections never wait for that thread.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    /// For the thread: there is something to do. For who waits for the end: it has come.
+    /// Wakes the writer for new events, and the waiter for the end.
     changed: Condvar,
-    /// Nothing will be written any more.
+    /// The writer has stopped.
     over: AtomicBool,
     dropped: AtomicU64,
     began: Instant,
@@ -110,13 +110,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// No more is taken in; what there is will be written.
+    /// Rejects new events; queued ones are still written.
     pub(super) fn end(&self) {
         self.waiting.lock().ending = true;
         self.changed.notify_all();
     }
 
-    /// For the thread: what has come in, and whether it is the last. Waits until there is any.
+    /// For the writer: waits for events; returns them and whether they are the last.
     pub(super) fn take(&self) -> (VecDeque<Event>, bool) {
         let mut waiting = self.waiting.lock();
         while waiting.events.is_empty() && !waiting.ending {
@@ -126,7 +126,7 @@ impl Queue {
         (std::mem::take(&mut waiting.events), waiting.ending)
     }
 
-    /// For the thread: it writes no more.
+    /// For the writer: it has stopped.
     pub(super) fn close(&self) {
         self.over.store(true, Ordering::Relaxed);
         *self.waiting.lock() = Waiting {
@@ -137,7 +137,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread writes no more; false if that takes longer.
+    /// Waits until the writer has stopped; false at the limit.
     pub(super) fn await_close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut waiting = self.waiting.lock();
@@ -165,7 +165,7 @@ impl Waiting {
         dropped.fetch_add(1, Ordering::Relaxed);
         match self.events.back_mut().map(|last| &mut last.happened) {
             Some(Happened::Dropped(lines)) => *lines += 1,
-            // One such line, until there is room again.
+            // One such line, until the queue has room again.
             _ => self.events.push_back(Event {
                 connection: 0,
                 happened: Happened::Dropped(1),
@@ -175,8 +175,8 @@ impl Waiting {
     }
 }
 
-/// With microseconds, which is what the clocks of two hosts agree on at best.
+/// With microseconds, the best precision that the clocks of two hosts share.
 pub(super) fn seconds(time: Duration) -> f64 {
-    // Divided, so that no more digits are written than there are.
+    // Divided, so that no unneeded digits are written.
     time.as_micros() as f64 / 1e6
 }

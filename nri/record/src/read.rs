@@ -1,4 +1,4 @@
-//! Reads a recording. Whoever wrote it is not trusted.
+//! Reads a recording. Its contents are untrusted.
 
 use std::io::BufRead;
 
@@ -6,21 +6,21 @@ use serde_json::Value;
 
 use super::line::{FORMAT, Header, Line};
 
-/// The longest line: a message of 4 MiB as JSON is far below.
+/// The longest line, far above a message of 4 MiB as JSON.
 const LONGEST_LINE: u64 = 64 << 20;
-/// The key that tells a recording from anything else.
+/// The key that identifies a recording.
 const KEY: &str = "nri-recording";
 
-/// A recording, whole or up to where its recorder was killed.
+/// A recording, complete or truncated at the recorder's end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     pub header: Header,
     pub lines: Vec<Line>,
-    /// What its reader should know: that it is cut off, or has gaps.
+    /// Notes for its reader: truncation and gaps.
     pub notes: Vec<String>,
 }
 
-/// Why it is none.
+/// Why it is not a valid recording.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct Bad {
@@ -28,7 +28,7 @@ pub struct Bad {
     pub why: String,
 }
 
-/// Whether a text begins as a recording does.
+/// Whether a text begins like a recording.
 pub fn is_recording(text: &[u8]) -> bool {
     let start = text.trim_ascii_start();
     let start = &start[..start.len().min(64)];
@@ -41,7 +41,8 @@ pub fn is_recording(text: &[u8]) -> bool {
 /// Reads a recording to its end.
 ///
 /// # Errors
-/// It is none, of another version of the format, or damaged; with the line. A last line that is cut off is a note.
+/// It is not a recording, of another version of the format, or damaged; with the line. A truncated
+/// last line is a note.
 pub fn read(mut from: impl BufRead) -> Result<Recording, Bad> {
     let first = next_line(&mut from, 1)?.map(|line| line.text);
     let header = header(&first.unwrap_or_default()).map_err(|why| Bad { line: 1, why })?;
@@ -71,7 +72,7 @@ pub fn read(mut from: impl BufRead) -> Result<Recording, Bad> {
 
 struct Text {
     text: Vec<u8>,
-    /// It has an end.
+    /// Whether it has a line end.
     is_whole: bool,
 }
 
@@ -101,7 +102,8 @@ fn header(text: &[u8]) -> Result<Header, String> {
     }
 }
 
-/// An error of JSON without a position in the file that it does not know, and without what may be secret or long.
+/// An error of JSON without its position, which is relative to the line, and without secret or long
+/// text.
 fn of_one_line(error: &serde_json::Error) -> String {
     let text = error.to_string().replace(['\n', '\r'], " ");
     let text = text.split(" at line ").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The recorder: the file, and the thread that writes what is in the queue. The file is that thread's alone.
+//! The recorder: the file, and the thread that writes the queue to it. That thread owns the file.
 
 use std::{
     fmt, io,
@@ -18,34 +18,35 @@ use super::{
     render::Renderer,
 };
 
-/// Bytes of lines that are written at once.
+/// Bytes of lines per write.
 const BATCH: usize = 256 << 10;
-/// The longest file: a recording that is forgotten fills no disk.
+/// The longest file, so that a forgotten recording does not fill a disk.
 const LONGEST: u64 = 1 << 30;
 
-/// What the first line tells.
+/// Contents of the first line.
 #[derive(Debug, Clone, Default)]
 pub struct About {
     /// The program that records, with its version.
     pub recorder: String,
-    /// The runtime, where it records itself.
+    /// The runtime, if it records itself.
     pub runtime: Option<Runtime>,
     pub env: Values,
-    /// Now, since the epoch.
+    /// Current time since the epoch.
     pub now: Duration,
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub connections: u64,
     pub lines: u64,
     pub dropped: u64,
-    /// It ended before it was told to, or is still being written.
+    /// It ended early, or is still being written.
     pub incomplete: bool,
 }
 
-/// Writes what its connections see. Clones are handles to the same file; when the last is dropped, it is ended.
+/// Writes the events of its connections. Clones are handles to the same file; dropping the last
+/// ends it.
 #[derive(Clone)]
 pub struct Recorder(Arc<Handle>);
 
@@ -74,11 +75,11 @@ struct Counts {
 }
 
 impl Recorder {
-    /// Begins a recording: a file for us alone (0600), in place of one that is there. `failed` is called once, should it
-    /// end early, with the reason.
+    /// Begins a recording in a private file (0600), which replaces an existing one. `failed` is
+    /// called once with the reason if it ends early.
     ///
     /// # Errors
-    /// There is something else in its place, a symlink included, or it cannot be written.
+    /// Another kind of file is at its path, a symlink included, or it cannot be written.
     pub fn create(
         path: &Path,
         about: About,
@@ -101,7 +102,7 @@ impl Recorder {
         };
         let mut first = serde_json::to_vec(&header)?;
         first.push(b'\n');
-        // Whoever asked for a recording is to know at once that there can be none.
+        // The caller must learn at once that the recording cannot be written.
         sink.append(&first)?;
         let (queue, counts) = (Arc::new(Queue::new()), Arc::<Counts>::default());
         let writer = Writer {
@@ -117,13 +118,13 @@ impl Recorder {
         Ok(Self(Arc::new(Handle { queue, counts })))
     }
 
-    /// Begins to record one connection of a plugin.
+    /// Begins to record one plugin connection.
     pub fn connection(&self) -> RecordedConnection {
         let number = 1 + self.0.counts.connections.fetch_add(1, Ordering::Relaxed);
         RecordedConnection::new(self.0.queue.clone(), number)
     }
 
-    /// Ends it and waits for what is still to be written, but no longer than this.
+    /// Ends it and waits for queued events, at most until the limit.
     pub fn finish(&self, limit: Duration) -> Summary {
         let Handle { queue, counts } = &*self.0;
         queue.end();

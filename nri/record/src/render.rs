@@ -1,4 +1,4 @@
-//! What happened as lines: answers know what they answer, and everyone is called by name once they have said it.
+//! Renders events as lines: matches answers to calls, and adds plugin names after registration.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use super::{
     queue::{Event, Happened, seconds},
 };
 
-/// Calls without an answer that are remembered, for each connection.
+/// Unanswered calls that are remembered per connection.
 const MOST_CALLS: usize = 4096;
-/// Characters of the names that are remembered with each.
+/// Characters kept of their names.
 const MOST_OF_A_NAME: usize = 256;
 
-/// Turns events into lines, in order.
+/// Renders events as lines, in order.
 pub(super) struct Renderer {
     env: Values,
     connections: BTreeMap<u64, Connection>,
@@ -31,7 +31,7 @@ pub(super) struct Renderer {
 #[derive(Default)]
 struct Connection {
     plugin: Option<String>,
-    /// Calls without an answer, by who made them, the logical connection and the id.
+    /// Unanswered calls, by caller, logical connection and id.
     calls: BTreeMap<(Side, u32, u32), (String, String)>,
     /// Sides that have closed.
     closed: Vec<Side>,
@@ -144,7 +144,7 @@ impl Connection {
         if self.calls.len() >= MOST_CALLS {
             self.calls.pop_first();
         }
-        // Of a stranger: no name that can be read is longer.
+        // Untrusted: no valid name is longer.
         let cut = |name: &str| name.chars().take(MOST_OF_A_NAME).collect::<String>();
         let names = (cut(&service), cut(&method));
         self.calls.insert((from, channel, id), names);
@@ -168,7 +168,7 @@ impl Connection {
     }
 }
 
-/// The message, and what of it could not be read.
+/// The message, and its bytes that could not be parsed.
 fn read(
     env: Values,
     service: &str,

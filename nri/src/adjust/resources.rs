@@ -1,11 +1,11 @@
-//! What a plugin can say of resources, in an adjustment and in an update.
+//! Resources that a plugin can set, in an adjustment and in an update.
 
 use proto_nri::{
     ContainerAdjustment, ContainerUpdate, HugepageLimit, LinuxCpu, LinuxMemory, LinuxPids,
     LinuxResources, OptionalBool, OptionalInt64, OptionalString, OptionalUInt64,
 };
 
-/// What sets one number or switch, in the wrapper that the wire has around it.
+/// Methods that set one number or switch, in its wrapper on the wire.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($value:ident: $kind:ty) sets $part:ident.$field:ident: $wrapper:ident;)*) => {
         $($(#[$doc])*
@@ -18,7 +18,7 @@ macro_rules! setters {
 
 /// Sets resources of a container being created or of an existing one.
 pub trait SetResources: Sized {
-    /// The resources, made if they are not there.
+    /// The resources, created if absent.
     fn resources(&mut self) -> &mut LinuxResources;
 
     setters! {
@@ -64,7 +64,7 @@ pub trait SetResources: Sized {
         self.resources().pids = Some(LinuxPids { limit });
         self
     }
-    /// `page_size` as in `2MB`; `bytes` in all.
+    /// `page_size` as in `2MB`; `bytes` in total.
     fn add_hugepage_limit(&mut self, page_size: impl Into<String>, bytes: u64) -> &mut Self {
         self.resources().hugepage_limits.push(HugepageLimit {
             page_size: page_size.into(),
@@ -72,19 +72,19 @@ pub trait SetResources: Sized {
         });
         self
     }
-    /// Empty: the class is taken away.
+    /// Empty: the class is removed.
     fn blockio_class(&mut self, class: impl Into<String>) -> &mut Self {
         let value = class.into();
         self.resources().blockio_class = Some(OptionalString { value });
         self
     }
-    /// Empty: the class is taken away.
+    /// Empty: the class is removed.
     fn rdt_class(&mut self, class: impl Into<String>) -> &mut Self {
         let value = class.into();
         self.resources().rdt_class = Some(OptionalString { value });
         self
     }
-    /// A file of cgroup v2 and what is written to it.
+    /// A file of cgroup v2 and the value to write to it.
     fn add_unified(&mut self, file: impl Into<String>, value: impl Into<String>) -> &mut Self {
         self.resources().unified.insert(file.into(), value.into());
         self
@@ -111,8 +111,8 @@ impl SetResources for ContainerUpdate {
     }
 }
 
-/// An update of the container with this id. With `ignore_failure` a conflict with another plugin,
-/// or a value that cannot be applied, is no error.
+/// An update of the container with this id. With `ignore_failure`, a conflict with another plugin
+/// or a value that cannot be applied is not an error.
 pub fn update(container: impl Into<String>, ignore_failure: bool) -> ContainerUpdate {
     ContainerUpdate {
         container_id: container.into(),

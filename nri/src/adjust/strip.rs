@@ -1,8 +1,8 @@
-//! Adjustments without what says nothing.
+//! Removes empty parts from adjustments.
 
 use proto_nri::{ContainerAdjustment, LinuxContainerAdjustment, LinuxResources};
 
-/// Drops empty parts: what says nothing is not sent.
+/// Drops empty parts, so that they are not sent.
 pub trait Strip: Sized {
     /// The message without empty parts; `None` if nothing remains.
     fn strip(self) -> Option<Self>;

@@ -1,4 +1,4 @@
-//! Merging the answers to one CreateContainer. What an adjustment comes to stands in `sides.rs`.
+//! Merging the answers to one CreateContainer. `sides.rs` applies an adjustment.
 
 use proto_nri::{
     Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, CreateContainerRequest,
@@ -17,9 +17,9 @@ use crate::owners::{ContainerOwners, Owners, PluginId};
 /// The merge of one CreateContainer.
 #[derive(Debug)]
 pub struct CreateMerge {
-    /// What the next plugin sees.
+    /// The request for the next plugin.
     request: CreateContainerRequest,
-    /// What the first plugin saw.
+    /// The container in the request to the first plugin.
     pristine: Container,
     reply: ContainerAdjustment,
     owners: ContainerOwners,
@@ -31,7 +31,7 @@ pub struct CreateMerge {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedCreate {
     pub pod: Option<PodSandbox>,
-    /// The container as the first plugin saw it; what validators are shown (NRI-601).
+    /// The container as the first plugin saw it, for validators (NRI-601).
     pub container: Container,
     /// For the container being created; hooks, linux and its resources are always present.
     pub adjust: ContainerAdjustment,
@@ -43,7 +43,7 @@ pub struct MergedCreate {
 }
 
 impl CreateMerge {
-    /// Fills in what is always present on the wire (NRI-407).
+    /// Fills in the messages that are always present on the wire (NRI-407).
     pub fn new(mut request: CreateContainerRequest) -> Self {
         let container = request.container.get_or_insert_default();
         container.hooks.get_or_insert_default();
@@ -66,17 +66,17 @@ impl CreateMerge {
         }
     }
 
-    /// What the next plugin is to see.
+    /// The request for the next plugin.
     pub fn request(&self) -> &CreateContainerRequest {
         &self.request
     }
 
-    /// Who set what so far.
+    /// The owners so far.
     pub fn owners(&self) -> &ContainerOwners {
         &self.owners
     }
 
-    /// Takes in the answer of `plugin`: the adjustment in the order of NRI-506, then the updates,
+    /// Merges the answer of `plugin`: the adjustment in the order of NRI-506, then the updates,
     /// then the evictions. The first error wins.
     pub fn apply(
         &mut self,

@@ -1,16 +1,16 @@
-//! One answer out of the answers of many plugins (NRI-5xx): a merge per operation.
+//! Merges the answers of several plugins into one (NRI-5xx): a merge per operation.
 //!
 //! ```text
-//!   new(request) ─► request() ─► plugin ─► apply(plugin, answer) ─┬─► request() … ─► finish()
-//!                                                                  └─► MergeError: the operation fails
+//!   new(request) ─► request() ─► plugin ─► apply(plugin, answer) ┬► request() … ► finish()
+//!                                                                └► MergeError: operation fails
 //! ```
 //!
-//! `request()` is what the next plugin is to see: the earlier answers are in it already
-//! (NRI-406). After a `MergeError` the merge is spent; only a [`StopMerge`]
-//! goes on, because nothing may stop its operations (NRI-410).
+//! `request()` is the request for the next plugin and includes the earlier answers (NRI-406). After
+//! a `MergeError` the merge is unusable; only a [`StopMerge`] continues, because no plugin may stop
+//! its operation (NRI-410).
 //!
-//! Pure: no I/O, no clock. Where the reference is wrong (F in the spec) this does the mended
-//! thing, never another wire format.
+//! Pure: no I/O, no clock. Bugs of the reference (F in the spec) are fixed here, always in the same
+//! wire format.
 
 mod create;
 mod error;

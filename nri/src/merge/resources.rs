@@ -11,7 +11,7 @@ use crate::{
     owners::{Conflict, ContainerOwners, PluginId},
 };
 
-/// Makes the messages that are always present on the wire (NRI-407).
+/// Adds the messages that are always present on the wire (NRI-407).
 pub(super) fn normalise(resources: &mut LinuxResources) {
     resources.memory.get_or_insert_default();
     resources.cpu.get_or_insert_default();
@@ -72,8 +72,8 @@ impl Visitor for SetFields {
     }
 }
 
-/// Overwrites in `base` all that `top` sets: values where present, hugepage limits by page size
-/// (NRI-548, mended), unified by key; device rules are added.
+/// Overwrites in `base` all that `top` sets: present values, hugepage limits by page size (NRI-548,
+/// mended), unified by key; device rules are appended.
 pub fn overlay(base: &mut LinuxResources, mut top: LinuxResources) {
     fields::visit(&mut top, base, &mut Overlay);
     overlay_hugepages(&mut base.hugepage_limits, top.hugepage_limits);

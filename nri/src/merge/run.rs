@@ -1,4 +1,5 @@
-//! Merging the answers to RunPodSandbox: addresses of the pod (experimental; pull request 295 of containerd/nri).
+//! Merging the answers to RunPodSandbox: pod addresses (experimental; containerd/nri pull request
+//! 295).
 
 use core::net::IpAddr;
 
@@ -25,15 +26,15 @@ impl RunMerge {
         }
     }
 
-    /// What the next plugin is to see: the pod with the addresses it has by now.
+    /// The request for the next plugin: the pod with its addresses so far.
     pub fn request(&self) -> &RunPodSandboxRequest {
         &self.request
     }
 
-    /// Takes in the answer of `plugin`; returns what of it is new. An address that the pod has already is had once.
+    /// Merges the answer of `plugin`; returns its new addresses, without those the pod already has.
     ///
     /// # Errors
-    /// For a text that is no address which a pod could have; nothing of the answer is taken then.
+    /// An address that a pod cannot have; then nothing of the answer is merged.
     pub fn apply(
         &mut self,
         plugin: &PluginId,
@@ -47,7 +48,7 @@ impl RunMerge {
             })
         });
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
-        // They are in every later message about the pod.
+        // Every later message about the pod contains them.
         let named = asked.len() + self.ips.len();
         if named > MOST {
             return Err(MergeError::TooManyIps {
@@ -68,7 +69,7 @@ impl RunMerge {
         Ok(given)
     }
 
-    /// In the order of the plugins; the first is the pod's primary one where its network gave none.
+    /// In the order of the plugins; the first is primary if the pod's network gave none.
     pub fn finish(self) -> Vec<IpAddr> {
         self.ips
     }

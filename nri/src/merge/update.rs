@@ -13,7 +13,7 @@ use crate::{
     wire::rpc::one_line,
 };
 
-/// Who asked for what of which other container: also for a wish without a value, which nobody owns.
+/// Requesters per container, including those of updates without a value, which have no owner.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Askers {
     updates: BTreeMap<String, Vec<PluginId>>,
@@ -60,8 +60,8 @@ impl Entry {
         }
     }
 
-    /// Claims for `plugin` all that `wanted` sets, and overwrites it; or changes nothing. Device rules
-    /// cannot be updated (NRI-547).
+    /// Claims for `plugin` all that `wanted` sets, and overwrites it; or changes nothing. Device
+    /// rules cannot be updated (NRI-547).
     fn update(&mut self, plugin: &PluginId, wanted: LinuxResources) -> Result<(), Box<Conflict>> {
         resources::claim(&mut self.owners, plugin, &wanted)?;
         let wanted = LinuxResources {
@@ -74,8 +74,8 @@ impl Entry {
 }
 
 impl UpdateSet {
-    /// Takes one update in, or nothing of it. A conflict of an update that says
-    /// `ignore_failure` is no error: the update is left out, its claims with it (NRI-543).
+    /// Merges one update completely or not at all. A conflict of an update with `ignore_failure` is
+    /// not an error: the update and its claims are left out (NRI-543).
     pub(super) fn add(
         &mut self,
         plugin: &PluginId,
@@ -106,7 +106,7 @@ impl UpdateSet {
         Ok(())
     }
 
-    /// Adds the entry of a container that has none yet.
+    /// Adds the first entry of a container.
     fn push(&mut self, entry: Entry) {
         let id = entry.owners.id.clone();
         self.by_id.insert(id, self.entries.len());
@@ -134,7 +134,7 @@ impl UpdateSet {
     }
 }
 
-/// Evictions, one for each container: the first reason, later ones joined with `; ` (NRI-570).
+/// Evictions, one per container: the first reason, later ones joined with `; ` (NRI-570).
 #[derive(Debug, Default)]
 pub(super) struct EvictSet {
     entries: Vec<ContainerEviction>,
@@ -149,7 +149,7 @@ impl EvictSet {
         if !askers.contains(plugin) {
             askers.push(plugin.clone());
         }
-        // It goes into logs and into the container's status.
+        // The reason appears in logs and in the container's status.
         eviction.reason = one_line(&eviction.reason);
         let Some(n) = self.by_id.get(&eviction.container_id) else {
             let id = eviction.container_id.clone();
@@ -181,8 +181,8 @@ pub struct UpdateMerge {
 /// Merged answers to one UpdateContainer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedUpdate {
-    /// For the container of the request: its resources with the plugins' values in them. `None`
-    /// if no plugin touched it: then the request's stand (NRI-545, mended).
+    /// For the container of the request: its resources with the plugins' values merged. `None` if
+    /// no plugin changed it: then the request's values apply (NRI-545, mended).
     pub target: Option<LinuxResources>,
     /// For other containers, to be applied before the target.
     pub others: Vec<ContainerUpdate>,
@@ -192,7 +192,7 @@ pub struct MergedUpdate {
 }
 
 impl UpdateMerge {
-    /// Fills in what is always present on the wire: linux_resources, its memory and cpu (NRI-407).
+    /// Fills in linux_resources, its memory and cpu, always present on the wire (NRI-407).
     pub fn new(mut request: UpdateContainerRequest) -> Self {
         resources::normalise(request.linux_resources.get_or_insert_default());
         let mut updates = UpdateSet::default();
@@ -205,12 +205,12 @@ impl UpdateMerge {
         }
     }
 
-    /// What the next plugin is to see.
+    /// The request for the next plugin.
     pub fn request(&self) -> &UpdateContainerRequest {
         &self.request
     }
 
-    /// Takes in the answer of `plugin`.
+    /// Merges the answer of `plugin`.
     pub fn apply(
         &mut self,
         plugin: &PluginId,
@@ -254,15 +254,16 @@ fn target_id(request: &UpdateContainerRequest) -> &str {
     request.container.as_ref().map_or("", |c| c.id.as_str())
 }
 
-/// The merge of one StopContainer, or of the updates that several plugins ask for when they are synchronised together at
-/// start-up. A conflict cannot fail either: the earlier update stays, the later one is left out and reported (NRI-317,
-/// NRI-410).
+/// The merge of one StopContainer, or of the updates that several plugins request when they are
+/// synchronised together at start-up. A conflict fails neither: the earlier update stays, the later
+/// one is left out and reported (NRI-317, NRI-410).
 #[derive(Debug, Default)]
 pub struct StopMerge {
     updates: UpdateSet,
 }
 
-/// What a set of updates comes to: all there is of a StopContainer or of the start-up of plugins, a part of other merges.
+/// A merged set of updates: the complete result of StopContainer or start-up, a part of other
+/// merges.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MergedStop {
     pub update: Vec<ContainerUpdate>,
@@ -275,7 +276,7 @@ impl StopMerge {
         Self::default()
     }
 
-    /// Takes in what `plugin` asked for; returns the conflicts of the updates left out.
+    /// Merges the updates of `plugin`; returns the conflicts of those left out.
     pub fn apply(&mut self, plugin: &PluginId, updates: Vec<ContainerUpdate>) -> Vec<Conflict> {
         updates
             .into_iter()

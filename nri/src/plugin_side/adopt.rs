@@ -1,7 +1,7 @@
-//! How a [`Plugin`] becomes the table that is served.
+//! Builds the handler table of a [`Plugin`].
 //!
-//! A plugin subscribes to the events whose methods it has written. Which those are is read off the types:
-//! a method that is not written returns the future [`Unwritten`]. Nothing is called to find out.
+//! A plugin subscribes to the events whose methods it implements. Their types show which: the
+//! default method returns the future [`Unwritten`]. No method is called to find out.
 
 use std::{any::TypeId, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::plugin_side::{
     plugin::{Plugin, Unwritten},
 };
 
-/// Whether the method that is called here has been written. The call is never made; only its type counts.
+/// Whether the called method is implemented. The call is never made; only its type counts.
 fn is_written<P: 'static, Q, F: Future + 'static>(
     _: impl FnOnce(&'static P, &'static Context, Q) -> F,
 ) -> bool
@@ -24,8 +24,8 @@ where
     TypeId::of::<F>() != TypeId::of::<Unwritten<F::Output>>()
 }
 
-/// Puts the methods of events into the table, those that are written. A method's arguments are fields of the request, and
-/// its answer becomes the reply.
+/// Adds the implemented event methods to the table. A method's arguments are fields of the request,
+/// and its answer becomes the reply.
 macro_rules! adopt {
     ($table:ident, $plugin:ident: $P:ident, $(
         $method:ident($Request:ident: $($field:ident),*) => $reply:expr;
@@ -45,12 +45,12 @@ macro_rules! adopt {
     };
 }
 
-/// The reply to an event to which there is nothing to say.
+/// The empty reply.
 fn done<T: Default>((): ()) -> T {
     T::default()
 }
 
-/// The reply with what is for the pod.
+/// The reply with the pod's adjustment.
 fn adjusted(adjust: PodSandboxAdjustment) -> RunPodSandboxResponse {
     RunPodSandboxResponse {
         adjust: Some(adjust),
@@ -65,7 +65,7 @@ impl<P: Plugin> From<P> for Handlers {
 }
 
 impl<P: Plugin> From<Arc<P>> for Handlers {
-    /// The table of a plugin that others hold too.
+    /// The table of a shared plugin.
     fn from(plugin: Arc<P>) -> Self {
         let table = with_events(Self::new(), &plugin);
         with_control(table, plugin)
@@ -75,7 +75,7 @@ impl<P: Plugin> From<Arc<P>> for Handlers {
 fn with_events<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
     adopt! { table, plugin: P,
         run_pod_sandbox(RunPodSandboxRequest: pod) => done;
-        // Of the same event: it is what is served where both are written.
+        // For the same event: it is served if both are implemented.
         adjust_pod_sandbox(RunPodSandboxRequest: pod) => adjusted;
         update_pod_sandbox(
             UpdatePodSandboxRequest: pod, overhead_linux_resources, linux_resources
@@ -109,10 +109,10 @@ fn with_events<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
     table
 }
 
-/// Configure, Synchronize, Shutdown, and what is said about failures.
+/// Configure, Synchronize, Shutdown, and the failure policy.
 fn with_control<P: Plugin>(mut table: Handlers, plugin: Arc<P>) -> Handlers {
     table.failure_policy = plugin.failure_policy();
-    // One that does not look at the list does not keep it either.
+    // A plugin that does not read the list does not keep it.
     if is_written(|p: &'static P, cx: &'static Context, (pods, containers)| {
         p.synchronize(cx, pods, containers)
     }) {

@@ -1,5 +1,5 @@
-//! What a plugin answers where more than "yes" can be said. Stop- and Synchronize carry updates only,
-//! and are a plain list.
+//! Answers that carry more than success. Answers to Stop and Synchronize are plain lists of
+//! updates.
 
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, ContainerUpdate, CreateContainerResponse,
@@ -8,8 +8,8 @@ use proto_nri::{
 
 use crate::adjust::Strip;
 
-/// Answer to [`Plugin::create_container`](crate::Plugin::create_container): what is to be different about
-/// the container, and what becomes of others. The default changes nothing.
+/// Answer to [`Plugin::create_container`](crate::Plugin::create_container): the container's
+/// adjustment, and updates and evictions of others. The default changes nothing.
 ///
 /// ```
 /// use nri::{CreateAnswer, adjust::{Adjust, SetResources, update}};
@@ -22,20 +22,20 @@ use crate::adjust::Strip;
 /// answer.update(smaller).evict("batch-2", "its place is needed");
 /// ```
 ///
-/// Where an adjustment is all there is to say, it becomes an answer by `.into()`.
+/// An adjustment alone becomes an answer by `.into()`.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CreateAnswer {
     /// Of the container being created; see [`Adjust`](crate::adjust::Adjust).
     pub adjust: ContainerAdjustment,
-    /// Of containers that are there.
+    /// Updates of existing containers.
     pub updates: Vec<ContainerUpdate>,
-    /// Containers that are to go, with the reason for each.
+    /// Containers to evict, with the reason for each.
     pub evictions: Vec<ContainerEviction>,
 }
 
-/// Answer to [`Plugin::update_container`](crate::Plugin::update_container): updates of this container and of
-/// others, and evictions. The default changes nothing.
+/// Answer to [`Plugin::update_container`](crate::Plugin::update_container): updates of this
+/// container and of others, and evictions. The default changes nothing.
 ///
 /// ```
 /// use nri::{UpdateAnswer, adjust::{SetResources, update}};
@@ -48,9 +48,9 @@ pub struct CreateAnswer {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct UpdateAnswer {
-    /// One that names the container in question changes what it is about to get.
+    /// An update of the container in question changes its new resources.
     pub updates: Vec<ContainerUpdate>,
-    /// Containers that are to go, with the reason for each.
+    /// Containers to evict, with the reason for each.
     pub evictions: Vec<ContainerEviction>,
 }
 
@@ -63,7 +63,7 @@ macro_rules! collects {
                 self
             }
 
-            /// Asks that a container, by its id, be evicted.
+            /// Requests the eviction of a container by its id.
             pub fn evict(
                 &mut self,
                 container: impl Into<String>,

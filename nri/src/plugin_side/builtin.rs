@@ -1,5 +1,5 @@
-//! Plugins of the runtime's own process. Any [`Handlers`] can be one; this is the one that comes
-//! with the library: the default validator (6.1), index `00`.
+//! In-process plugins of the library: the default validator (6.1), index `00`. A runtime can add
+//! any [`Handlers`].
 
 use crate::{owners::PluginId, plugin_side::handlers::Handlers, validate::DefaultValidator};
 

@@ -1,4 +1,4 @@
-//! What a handler is told beside its event: how long it has, and which runtime asks.
+//! Call metadata for handlers: the time left and the calling runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,25 +10,25 @@ tokio::task_local! {
     static CALL: CallInfo;
 }
 
-/// What a call says beside its event.
+/// Metadata of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallInfo {
     pub(crate) deadline: Option<Instant>,
     pub(crate) left_out: Arc<[String]>,
 }
 
-/// Runs a handler of this call.
+/// Runs the handler of this call.
 pub(crate) async fn during<T>(call: CallInfo, handler: impl Future<Output = T>) -> T {
     CALL.scope(call, handler).await
 }
 
-/// Inside a handler: how long the runtime still waits for the answer (NRI-919), for code that has no
-/// [`Context`] at hand. `None` outside of handlers, or if the runtime does not say.
+/// Inside a handler: the time for which the runtime still waits for the answer (NRI-919), for code
+/// without a [`Context`]. `None` outside of handlers, or if the runtime does not report it.
 pub fn time_left() -> Option<Duration> {
     left(CALL.try_with(|call| call.deadline).ok().flatten())
 }
 
-/// Inside a handler: what the message lacks, as [`Context::left_out`] has it, for code that has no [`Context`] at hand.
+/// Inside a handler: [`Context::left_out`], for code without a [`Context`].
 pub fn left_out() -> Arc<[String]> {
     CALL.try_with(|call| call.left_out.clone())
         .unwrap_or_default()
@@ -38,7 +38,7 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
     Some(deadline?.saturating_duration_since(Instant::now()))
 }
 
-/// What comes with each call of a [`Plugin`](crate::Plugin)'s method.
+/// Metadata of each method call of a [`Plugin`](crate::Plugin).
 ///
 /// ```
 /// use nri::{Context, Plugin, Result, proto::PodSandbox};
@@ -65,31 +65,32 @@ pub struct Context {
 }
 
 impl Context {
-    /// When the runtime stops waiting for this answer (NRI-919); then the method's future is dropped.
-    /// `None` if the runtime does not say.
+    /// When the runtime stops waiting for this answer (NRI-919); then the method's future is
+    /// dropped. `None` if the runtime does not report it.
     pub fn deadline(&self) -> Option<std::time::Instant> {
         self.call.deadline.map(Instant::into_std)
     }
 
-    /// How long the runtime still waits for this answer; `None` if it does not say.
+    /// The time for which the runtime still waits for this answer; `None` if it does not report it.
     pub fn time_left(&self) -> Option<Duration> {
         left(self.call.deadline)
     }
 
-    /// What the message lacks, because it would have been too long to be sent: for each pod or container that lacks
-    /// something a line such as `container ID: env, linux.devices`. Only messages of Synchronize, and of events that cannot be
-    /// refused, are shortened so. Empty as well where the runtime does not say.
+    /// Fields missing because the message would have been too long: one line per incomplete pod or
+    /// container, such as `container ID: env, linux.devices`. Only messages of Synchronize, and of
+    /// events that plugins cannot reject, are shortened. Also empty if the runtime does not report
+    /// it.
     pub fn left_out(&self) -> &[String] {
         &self.call.left_out
     }
 
-    /// Name, versions and limits of the runtime that asks.
+    /// Name, versions and limits of the calling runtime.
     pub fn runtime_info(&self) -> &RuntimeInfo {
         &self.info
     }
 
-    /// To ask the runtime for updates and evictions outside of answers. A clone of it may be kept as long
-    /// as the plugin lives: it follows the plugin from connection to connection.
+    /// Sends the runtime updates and evictions outside of answers. A clone can be kept as long as
+    /// the plugin lives: it follows the plugin from connection to connection.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }

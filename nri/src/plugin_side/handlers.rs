@@ -1,5 +1,5 @@
-//! A plugin as a table of handlers: what a [`Plugin`](crate::Plugin) becomes, and what a program that decides
-//! only when it runs what it handles builds by hand.
+//! A plugin as a table of handlers: made from a [`Plugin`](crate::Plugin), or by hand in a program
+//! that chooses its handlers at run time.
 
 use std::{collections::BTreeMap, error, fmt, pin::Pin, sync::Arc};
 
@@ -11,7 +11,8 @@ use crate::{
     wire::event::{HookRequest, Wire},
 };
 
-/// Error of a handler: any error, or a text by `.into()`. A [`Status`](crate::Status) keeps its code.
+/// Error of a handler: any error, or a text by `.into()`. A [`Status`](crate::Status) keeps its
+/// code.
 pub type Error = Box<dyn error::Error + Send + Sync>;
 /// Result of a handler.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,12 +22,12 @@ pub(crate) type Handler<I, O> = Arc<dyn Fn(Context, I) -> Boxed<Result<O>> + Sen
 
 type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
 
-/// The handlers of a plugin, as a table that is filled while the program runs. The events it subscribes
-/// to are those it has handlers for.
+/// The handlers of a plugin, as a table that is filled at run time. The plugin subscribes to the
+/// events that have handlers.
 ///
-/// **Authors of plugins write a [`Plugin`](crate::Plugin)** and never see this; any becomes one by
-/// `Handlers::from(plugin)`. The table is for what has no fixed set of methods: suites that test runtimes,
-/// and generators of plugins. Its closures share state by clones of an `Arc`.
+/// **Authors of plugins write a [`Plugin`](crate::Plugin)**; any becomes a table by
+/// `Handlers::from(plugin)`. The table is for programs without a fixed set of methods: suites that
+/// test runtimes, and generators of plugins. Its closures share state by clones of an `Arc`.
 ///
 /// ```
 /// use nri::{Handlers, proto::StartContainerRequest};
@@ -41,8 +42,8 @@ type AllThereIs = (Vec<PodSandbox>, Vec<Container>);
 /// assert_eq!(handlers.events().to_string(), "RunPodSandbox");
 /// ```
 ///
-/// What is not handled succeeds with an empty answer (NRI-903). A handler's error is the answer to the
-/// runtime: for setup events a veto, for a validator a rejection (NRI-605, NRI-918).
+/// Events without a handler succeed with an empty answer (NRI-903). A handler's error is the answer
+/// to the runtime: for setup events a veto, for a validator a rejection (NRI-605, NRI-918).
 #[derive(Clone, Default)]
 pub struct Handlers {
     pub(crate) events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
@@ -67,7 +68,7 @@ pub(super) fn verdict(judged: Result<()>) -> ValidateContainerAdjustmentResponse
     }
 }
 
-/// The answer to Configure of who wants these events.
+/// The answer to Configure that subscribes to these events.
 pub(super) fn wants(events: EventMask) -> ConfigureResponse {
     ConfigureResponse {
         events: events.to_wire(),
@@ -75,7 +76,8 @@ pub(super) fn wants(events: EventMask) -> ConfigureResponse {
     }
 }
 
-/// Methods that take a handler of one event: its arguments are fields of the request, and its answer becomes the reply.
+/// Methods that take a handler of one event: its arguments are fields of the request, and its
+/// answer becomes the reply.
 macro_rules! sugar {
     ($Answer:ty => $reply:expr; $(
         $(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) on $request:ident;
@@ -100,8 +102,7 @@ impl Handlers {
         Self::default()
     }
 
-    /// Handles the event of `R` with the messages as they are on the wire. The methods below say
-    /// the same with less to write.
+    /// Handles the event of `R` with the wire messages. The methods below are shorter forms.
     pub fn on<R, F, Fut>(self, handler: F) -> Self
     where
         R: HookRequest,
@@ -129,16 +130,16 @@ impl Handlers {
         self
     }
 
-    /// What the runtime does where the plugin gives no answer (late, lost, garbage): fail the request,
-    /// and keep the plugin when it is only late. Without it, and by runtimes older than NRI v0.12.5, the
-    /// request goes on and the plugin is disconnected. An error that a handler returns is an answer.
+    /// The reaction to a missing answer (late, lost, garbage): fail the request, and keep the
+    /// plugin when it is only late. Without it, and by runtimes older than NRI v0.12.5, the request
+    /// continues and the plugin is disconnected. An error that a handler returns is an answer.
     pub fn failure_policy(mut self, policy: FailurePolicy) -> Self {
         self.failure_policy = Some(policy);
         self
     }
 
-    /// Called first, with the configuration and the runtime's name and versions. Returns the events
-    /// wanted; the empty set stands for all that have handlers (NRI-911).
+    /// Called first, with the configuration and the runtime's name and versions. Returns the
+    /// subscribed events; the empty set stands for all that have handlers (NRI-911).
     pub fn configure<F, Fut>(self, handler: F) -> Self
     where
         F: Fn(ConfigureRequest) -> Fut + Send + Sync + 'static,
@@ -150,7 +151,7 @@ impl Handlers {
         })
     }
 
-    /// As [`configure`](Self::configure), with the whole answer: what it says of failures goes before
+    /// As [`configure`](Self::configure), with the complete answer: its failure policy overrides
     /// [`failure_policy`](Self::failure_policy).
     pub fn configure_answer<F, Fut>(mut self, handler: F) -> Self
     where
@@ -161,7 +162,7 @@ impl Handlers {
         self
     }
 
-    /// Called once after `configure` with all there is; returns updates of what is listed.
+    /// Called once after `configure` with all objects; returns updates of listed containers.
     pub fn synchronize<F, Fut>(mut self, handler: F) -> Self
     where
         F: Fn(Vec<PodSandbox>, Vec<Container>) -> Fut + Send + Sync + 'static,
@@ -173,8 +174,8 @@ impl Handlers {
         self
     }
 
-    /// Called when the runtime is about to close the connection, with the reason, which v1alpha1
-    /// does not carry (NRI-1051).
+    /// Called when the runtime is about to close the connection, with the reason (absent in
+    /// v1alpha1, NRI-1051).
     pub fn shutdown<F, Fut>(mut self, handler: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,
@@ -190,7 +191,7 @@ impl Handlers {
         self
     }
 
-    /// Judges what all plugins together made of a container; an error rejects it with its text.
+    /// Validates the merged adjustment of all plugins; an error rejects it with its text.
     pub fn validate_container_adjustment<F, Fut>(self, handler: F) -> Self
     where
         F: Fn(ValidateContainerAdjustmentRequest) -> Fut + Send + Sync + 'static,
@@ -203,7 +204,7 @@ impl Handlers {
     }
 
     sugar! { () => |()| Default::default();
-        /// The sandbox is ready but for this; an error vetoes it.
+        /// The last step before the sandbox is ready; an error vetoes it.
         run_pod_sandbox(pod: PodSandbox) on RunPodSandboxRequest;
         /// Before a pod's resources change: pod, overhead, resources; an error vetoes it.
         update_pod_sandbox(
@@ -213,9 +214,9 @@ impl Handlers {
         ) on UpdatePodSandboxRequest;
         /// A pod's resources have changed.
         post_update_pod_sandbox(pod: PodSandbox) on PostUpdatePodSandboxRequest;
-        /// All containers are stopped, nothing is torn down yet.
+        /// All containers are stopped; teardown has not begun.
         stop_pod_sandbox(pod: PodSandbox) on StopPodSandboxRequest;
-        /// The pod is about to leave the list.
+        /// The pod is about to be removed from the list.
         remove_pod_sandbox(pod: PodSandbox) on RemovePodSandboxRequest;
         /// The container is in the runtime's list.
         post_create_container(pod: PodSandbox, container: Container)

@@ -1,4 +1,4 @@
-//! The plugin side: a trait to write a plugin as, the table it becomes, and what serves the table, in the
+//! The plugin side: the trait for plugins, its handler table, and the service of the table, in the
 //! runtime's process or behind a socket.
 
 mod adopt;

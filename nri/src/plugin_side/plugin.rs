@@ -1,4 +1,4 @@
-//! The trait that a plugin is written as. `adopt.rs` makes the table of it that is served.
+//! The trait for plugins. `adopt.rs` builds its handler table.
 
 use std::{
     pin::Pin,
@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Methods as they are where a plugin has not written them. A line `name(arguments) -> Answer` of the trait below is
-/// `async fn name(&self, cx: &Context, arguments) -> Result<Answer>` to who writes it.
+/// Default methods of the trait. A line `name(arguments) -> Answer` below declares `async fn
+/// name(&self, cx: &Context, arguments) -> Result<Answer>`.
 macro_rules! unwritten {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $Arg:ty),*) -> $Answer:ty;)*) => {
         $($(#[$doc])*
@@ -34,9 +34,9 @@ macro_rules! unwritten {
 
 /// A plugin: one value with its state, one method for each event.
 ///
-/// Write the methods you need, as `async fn`. **The plugin subscribes to the events whose methods it has
-/// written**, and to no others; [`events`](Plugin::events) can narrow that. State is in `self`, behind a
-/// lock where it changes; all methods see the same value, across reconnects too.
+/// Implement the methods you need, as `async fn`. **The plugin subscribes to the events whose
+/// methods it implements**, and to no others; [`events`](Plugin::events) can narrow that. State is
+/// in `self`, behind a lock if it changes; all methods share the same value, across reconnects too.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -69,55 +69,60 @@ macro_rules! unwritten {
 ///
 /// # Rules
 ///
-/// - An error at RunPodSandbox, UpdatePodSandbox, CreateContainer, StartContainer and UpdateContainer is a veto,
-///   at ValidateContainerAdjustment a rejection; elsewhere it is reported and changes nothing (NRI-605).
-/// - After a veto everyone is told of Stop and Remove, also of what they never saw: be idempotent.
-/// - The runtime waits only so long ([`Context::time_left`]); then the method's future is dropped.
-/// - A runtime that keeps the rules calls one method at a time, but nothing here insists on it.
+/// - An error at RunPodSandbox, UpdatePodSandbox, CreateContainer, StartContainer and
+///   UpdateContainer is a veto, at ValidateContainerAdjustment a rejection; elsewhere it is
+///   reported and changes nothing (NRI-605).
+/// - After a veto every plugin gets Stop and Remove, also for unknown objects: be idempotent.
+/// - The runtime waits for a limited time ([`Context::time_left`]); then it drops the method's
+///   future.
+/// - A conforming runtime calls one method at a time, but the library does not enforce it.
 pub trait Plugin: Send + Sync + 'static {
     unwritten! {
-        /// Called first on each connection, with the configuration that the runtime has for the plugin, often
-        /// none. An error ends the connection.
+        /// Called first on each connection, with the runtime's configuration for the plugin, often
+        /// empty. An error ends the connection.
         configure(config: String) -> ();
     }
 
-    /// The events to subscribe to, asked after [`configure`](Plugin::configure); `written` are those with a
-    /// method. Only for plugins that want fewer: one without a method among them is an error at start, none
-    /// at all stands for `written` (NRI-911).
+    /// The events to subscribe to, queried after [`configure`](Plugin::configure); `written` are
+    /// those with a method. Only for plugins that need fewer: an event without a method is an error
+    /// at start, an empty set stands for `written` (NRI-911).
     fn events(&self, written: EventMask) -> EventMask {
         written
     }
 
-    /// What the runtime is to do where the plugin gives no answer (late, lost, garbage): fail the request,
-    /// keep the plugin when it was only late. Without it, and by runtimes older than NRI v0.12.5, the request
-    /// goes on and the plugin is disconnected.
+    /// The reaction to a missing answer (late, lost, garbage): fail the request, keep the plugin
+    /// when it was only late. Without it, and by runtimes older than NRI v0.12.5, the request
+    /// continues and the plugin is disconnected.
     fn failure_policy(&self) -> Option<FailurePolicy> {
         None
     }
 
     unwritten! {
-        /// Called once on each connection with all there is, before any event; returns updates of what is listed.
-        /// What the plugin knows and is not listed is gone.
+        /// Called once on each connection with all existing objects, before any event; returns
+        /// updates of listed containers. Objects that are not listed no longer exist.
         synchronize(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Vec<ContainerUpdate>;
     }
 
-    /// The runtime is about to close the connection, for this reason; v1alpha1 does not carry one, and it is
-    /// empty (NRI-1051).
+    /// The runtime is about to close the connection, for this reason, which is empty in v1alpha1
+    /// (NRI-1051).
     fn shutdown(&self, cx: &Context, reason: String) -> impl Future<Output = ()> + Send {
         let _ = (cx, reason);
         Unwritten::new(())
     }
 
     unwritten! {
-        /// The sandbox is ready but for this; an error vetoes it.
+        /// The last step before the sandbox is ready; an error vetoes it.
         run_pod_sandbox(pod: PodSandbox) -> ();
-        /// Experimental: RunPodSandbox, with an answer. Write this one instead of [`run_pod_sandbox`](Self::run_pod_sandbox) to
-        /// give the pod addresses, in the network namespace that the message names; they are yours to take back at
+        /// Experimental: RunPodSandbox, with an answer. Implement it instead of
+        /// [`run_pod_sandbox`](Self::run_pod_sandbox) to give the pod addresses, in the network
+        /// namespace named in the message; the plugin must release them at
         /// [`stop_pod_sandbox`](Self::stop_pod_sandbox).
         ///
-        /// This is pull request 295 of containerd/nri. Runtimes that do not know it, all of NRI v0.12.5, ignore the answer.
+        /// This is pull request 295 of containerd/nri. Runtimes without it, all of NRI v0.12.5,
+        /// ignore the answer.
         adjust_pod_sandbox(pod: PodSandbox) -> PodSandboxAdjustment;
-        /// Before a pod's resources change to `resources`, with `overhead` for the sandbox; an error vetoes it.
+        /// Before a pod's resources change to `resources`, with `overhead` for the sandbox; an
+        /// error vetoes it.
         update_pod_sandbox(
             pod: PodSandbox,
             overhead: LinuxResources,
@@ -125,9 +130,9 @@ pub trait Plugin: Send + Sync + 'static {
         ) -> ();
         /// A pod's resources have changed.
         post_update_pod_sandbox(pod: PodSandbox) -> ();
-        /// All containers are stopped, nothing is torn down yet.
+        /// All containers are stopped; teardown has not begun.
         stop_pod_sandbox(pod: PodSandbox) -> ();
-        /// The pod is about to leave the list.
+        /// The pod is about to be removed from the list.
         remove_pod_sandbox(pod: PodSandbox) -> ();
         /// May veto the container, adjust it, update others and evict others.
         create_container(pod: PodSandbox, container: Container) -> CreateAnswer;
@@ -149,13 +154,13 @@ pub trait Plugin: Send + Sync + 'static {
         stop_container(pod: PodSandbox, container: Container) -> Vec<ContainerUpdate>;
         /// The container is about to be removed.
         remove_container(pod: PodSandbox, container: Container) -> ();
-        /// Judges what all plugins together made of a container; an error rejects it with its text.
+        /// Validates the merged adjustment of all plugins; an error rejects it with its text.
         validate_container_adjustment(request: ValidateContainerAdjustmentRequest) -> ();
     }
 }
 
-/// The future of a method that a plugin has not written: its answer, at once. No other crate can name it, so
-/// that it tells such a method from all others.
+/// The ready future of a default method. No other crate can name it, so it identifies such a
+/// method.
 pub(super) struct Unwritten<T>(Option<T>);
 
 impl<T> Unwritten<T> {

@@ -1,11 +1,11 @@
-//! The way from a plugin to its runtime.
+//! The connection from a plugin to its runtime.
 //!
 //! ```text
 //!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached ─► attached ─► …
 //! ```
 //!
-//! The stub attaches and detaches; [`PluginService`](super::service::PluginService) says when the plugin
-//! is configured and synchronised. Handles only look.
+//! The stub attaches and detaches; [`PluginService`](super::service::PluginService) reports when
+//! the plugin is configured and synchronised. Handles only read the state.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,14 +25,14 @@ use crate::{
     },
 };
 
-/// How long a runtime may take to read the answer to Synchronize: until then it refuses updates, which
-/// travel beside that answer and not behind it.
+/// Time for a runtime to read the answer to Synchronize: until then it rejects updates, which
+/// travel beside that answer and can overtake it.
 const SETTLING: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The runtime as a plugin reaches it, from anywhere: a handler's [`Context`](crate::Context), a task
-/// of the plugin's own, `StubBuilder::runtime` before `run`. Clones are the same handle. It
-/// follows the plugin: after a reconnect it leads to the new connection.
+/// The runtime as a plugin reaches it, from anywhere: a handler's [`Context`](crate::Context), a
+/// task of the plugin, `StubBuilder::runtime` before `run`. Clones are the same handle. It follows
+/// the plugin: after a reconnect it uses the new connection.
 ///
 /// ```no_run
 /// # #[cfg(feature = "stub")] {
@@ -58,7 +58,7 @@ pub struct Runtime {
     link: Arc<watch::Sender<Link>>,
 }
 
-/// The present connection, and how far it has come.
+/// The present connection and its progress.
 #[derive(Clone, Default)]
 struct Link {
     client: Option<Client>,
@@ -77,10 +77,9 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Asks the runtime to update and evict containers; gives the updates that could not be applied
-    /// (NRI-917). Does not wait longer than the runtime's request timeout. Fails at once where there is no
-    /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
-    /// (code 9).
+    /// Requests updates and evictions of containers; returns the updates that could not be applied
+    /// (NRI-917). Does not wait longer than the runtime's request timeout. Fails at once without a
+    /// connection, as in an in-process plugin, and before the plugin is synchronised (code 9).
     ///
     /// Do not wait for it inside a handler: the Go runtime answers after the handler has.
     pub async fn update_containers(
@@ -116,7 +115,7 @@ impl Runtime {
         }
     }
 
-    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. The protocol has
+    /// Requests the eviction of one container, as [`Runtime::update_containers`]. The protocol has
     /// no place for the outcome.
     pub async fn evict(
         &self,
@@ -131,12 +130,12 @@ impl Runtime {
     pub async fn synchronized(&self) {
         let mut link = self.link.subscribe();
         let there = link.wait_for(|link| matches!(link.synchronized, Some(Ok(_))));
-        // The sender is ours: it outlives the wait.
+        // The sender is ours and outlives the wait.
         let _ = there.await;
     }
 
-    /// Identity of the runtime that the plugin is connected to; `None` before it is configured and between
-    /// connections.
+    /// Identity of the runtime that the plugin is connected to; `None` before it is configured and
+    /// between connections.
     pub fn info(&self) -> Option<RuntimeInfo> {
         let link = self.link.borrow();
         let configured = link.client.is_some() && !link.info.name.is_empty();
@@ -154,7 +153,7 @@ impl Runtime {
         self.link.send_modify(|link| link.info = info);
     }
 
-    /// What became of Synchronize, as the runtime is about to be told.
+    /// Records the outcome of Synchronize just before it is sent to the runtime.
     pub(crate) fn synchronize_answered(&self, outcome: Result<(), Status>) {
         let outcome = outcome.map(|()| Instant::now());
         self.link
@@ -180,12 +179,12 @@ impl Runtime {
         self.link.send_replace(Link::default());
     }
 
-    /// Waits for the answer to Synchronize; gives it.
+    /// Waits for the answer to Synchronize; returns it.
     pub(crate) async fn synchronize_outcome(&self) -> Result<(), Status> {
         let mut link = self.link.subscribe();
         let answered = link.wait_for(|link| link.synchronized.is_some()).await;
         let outcome = answered.ok().and_then(|link| link.synchronized.clone());
-        // The sender is ours: there is an outcome.
+        // The sender is ours, so an outcome exists.
         outcome.unwrap_or(Ok(Instant::now())).map(drop)
     }
 }

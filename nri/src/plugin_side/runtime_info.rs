@@ -1,4 +1,4 @@
-//! Which runtime a plugin serves, and how long it waits.
+//! Identity of the runtime that a plugin serves, and its timeouts.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use proto_nri::ConfigureRequest;
 
 use crate::wire::version::{Version, runtime_nri_version};
 
-/// What a runtime gives a plugin that has not said otherwise: to be configured, and for an answer.
+/// Default limit of a runtime: to configure the plugin, and for an answer.
 pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Identity of the runtime, as it is told at Configure.
+/// Identity of the runtime, as received at Configure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeInfo {
     pub name: String,
     pub version: String,
-    /// Said, or inferred from name and version (NRI-340); `None` if neither tells.
+    /// Reported, or inferred from name and version (NRI-340); `None` if unknown.
     pub nri_version: Option<String>,
     pub registration_timeout: Duration,
-    /// How long the runtime waits for an answer to an event.
+    /// The runtime's time limit for an answer to an event.
     pub request_timeout: Duration,
     /// The version this connection speaks.
     pub protocol: Version,
 }
 
 impl Default for RuntimeInfo {
-    /// Of a runtime that has not told yet: no name, the usual limits.
+    /// Before Configure: no name, the usual limits.
     fn default() -> Self {
         Self {
             name: String::new(),

@@ -1,5 +1,5 @@
-//! A plugin as a runtime sees it: methods that take bytes and give bytes, whether it stands behind a
-//! socket (`stub`) or in the same process.
+//! A plugin as a runtime calls it: methods from bytes to bytes, behind a socket (`stub`) or in the
+//! same process.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What has arrived of a split Synchronize (NRI-320).
+/// The received parts of a split Synchronize (NRI-320).
 #[derive(Debug, Default)]
 struct Parts {
     pods: Vec<PodSandbox>,
@@ -30,27 +30,27 @@ struct Parts {
     left_out: Vec<String>,
 }
 
-/// One connection's worth of a plugin: answers its methods.
+/// Answers the calls of one connection.
 #[derive(Debug)]
 pub(crate) struct PluginService {
     handlers: Handlers,
     parts: Mutex<Parts>,
-    /// Told how far the plugin has come.
+    /// Notified of the plugin's progress.
     runtime: Runtime,
 }
 
-/// What a call carries beside its method and request.
+/// Metadata of a call.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) version: Version,
     /// When the caller stops waiting for the answer.
     pub(crate) deadline: Option<Instant>,
-    /// What the request lacks.
+    /// Fields missing from the request.
     pub(crate) left_out: Vec<String>,
 }
 
 impl PluginService {
-    /// Of a plugin in the runtime's own process, which has no connection to ask the runtime through.
+    /// Of an in-process plugin, which has no connection for requests to the runtime.
     pub(crate) fn in_process(handlers: Handlers) -> Self {
         Self::connected(handlers, Runtime::detached())
     }
@@ -78,7 +78,7 @@ impl PluginService {
             deadline: call.deadline,
             left_out: left_out.into(),
         };
-        // Boxed: an in-process plugin's is polled at the bottom of a runtime's own futures.
+        // Boxed: an in-process plugin's future is polled deep within the runtime's own futures.
         let answer = Box::pin(self.answer_method(method, payload, call.version, info.clone()));
         context::during(info, answer).await
     }
@@ -177,14 +177,14 @@ impl PluginService {
         Ok(SynchronizeResponse { update, more }.to_wire())
     }
 
-    /// What the list lacks, with its earlier parts.
+    /// Fields missing from the list, including its earlier parts.
     fn lacks_besides(&self, more: Vec<String>) -> Vec<String> {
         let mut parts = self.parts.lock();
         parts.left_out.extend(more);
         parts.left_out.clone()
     }
 
-    /// The whole list, once its last part is there.
+    /// The complete list, once its last part has arrived.
     fn put_together(&self, part: SynchronizeRequest) -> Option<Parts> {
         let mut parts = self.parts.lock();
         if self.handlers.synchronize.is_some() {
@@ -194,7 +194,7 @@ impl PluginService {
         (!part.more).then(|| std::mem::take(&mut *parts))
     }
 
-    /// An old runtime's way to tell of nine events; what it does not fit is no error (NRI-335).
+    /// An old runtime's call for nine events; unmatched contents are ignored (NRI-335).
     async fn state_change(&self, cx: Context, change: StateChangeEvent) -> Result<Vec<u8>, Status> {
         let event = change.event();
         if !has_state_change(event) {
@@ -260,7 +260,7 @@ mod tests {
             ]),
             payload in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            // An answer or an error; a panic would come back as the error that says so.
+            // An answer or an error; a panic would return as its own error.
             if let Err(status) = block_on(service().answer(method, payload, CALL)) {
                 prop_assert!(!status.message.contains("panicked"), "{}", status.message);
             }

@@ -1,4 +1,4 @@
-//! The cut of a plugin that connects, and what it waits for before.
+//! The cut of a plugin that connects, and its conditions.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,8 +18,8 @@ pub(crate) struct WaitsForCut {
 }
 
 impl WaitsForCut {
-    /// A plugin is about to be cut in: from now on operations that hold the turn, and have an event for it or for the one
-    /// that it replaces, wait for that.
+    /// Announces a cut: from now on operations that have the turn, and an event for the plugin or
+    /// for the one it replaces, wait for it.
     pub(crate) fn begin(
         roster: &Arc<Roster>,
         session: &Arc<Session>,
@@ -40,13 +40,14 @@ impl WaitsForCut {
         }
     }
 
-    /// Waits until a cut on this slot, or on one of its own, waits for nothing.
+    /// Waits until a cut on this slot, or on a slot of its own, has nothing to wait for.
     ///
-    /// The turn comes first and without the lane, which the operation that holds the turn may need; it cannot be taken again
-    /// by then. So do dispatches behind which enough have joined. With the lane held, no dispatch begins to ask the older
-    /// instance, so those that have are ever fewer.
+    /// The turn is awaited first and without the lane, which the operation in the turn may need;
+    /// the turn cannot be taken again by then. The same applies to dispatches with the maximum of
+    /// joins. With the lane locked, no dispatch begins to call the older instance, so the number of
+    /// such dispatches falls.
     ///
-    /// The lane is given up after `limit`, for those who wait for it, and others wait for them.
+    /// The lane is released after `limit`, because others wait for its waiters.
     pub(crate) async fn ready(&self, slot: Option<&Arc<Slot>>, limit: Duration) -> Option<Lane> {
         let Self {
             roster, session, ..
@@ -61,35 +62,35 @@ impl WaitsForCut {
             if !roster.state.lock().has_asked(&session.id) {
                 return Some(lane);
             }
-            // One at a time: else two would wait for dispatches that wait for the lane of the other.
+            // One at a time: two would wait for dispatches that wait for the other's lane.
             alone = alone.or_else(|| roster.replacing.try_lock().ok());
             if alone.is_some() {
                 break Some(lane);
             }
             drop(lane);
-            // Kept: two that only passed it on to each other would do so without end.
+            // Kept: two instances could pass it to each other without end.
             alone = Some(roster.replacing.lock().await);
         };
-        // Or until somebody else may need the lane: a turn that did not wait for the plugin any more, for one.
+        // Or until the lane may be needed, such as by a turn that stopped waiting for the plugin.
         let finished = roster.once(|state| {
             let waits = state.has_asked(&session.id) && self.may_have_lane(state).is_some();
             (!waits).then_some(())
         });
-        // The caller goes on at the deadline.
+        // The caller continues at the deadline.
         let _ = timeout(limit, finished).await;
         lane
     }
 
-    /// Nobody that the plugin waits for may still need the lane.
+    /// Whether nothing that the plugin waits for may still need the lane.
     fn may_have_lane(&self, state: &RosterState) -> Option<()> {
         let waiting = state.waiting.get(&self.number)?;
         (!waiting.events.meets(state.turn) && !state.is_full()).then_some(())
     }
 
-    /// The cut: enters the plugin and takes the list it is to be told, in one. With the lane of the slot whose instance it
-    /// replaces (NRI-1070): events wait from now on, those the old one has begun are finished, and no event goes to both.
-    /// Without a lane, or where that instance has gone, the plugin gets a slot of its own. `None`: something began
-    /// meanwhile that it must wait for.
+    /// The cut: enters the plugin and takes its snapshot, atomically. With the lane of the slot
+    /// whose instance it replaces (NRI-1070): events wait from now on, those of the old one are
+    /// finished, and no event goes to both. Without a lane, or if that instance has ended, the
+    /// plugin gets a slot of its own. `None`: an operation began meanwhile that it must wait for.
     pub(crate) fn cut(
         &self,
         slot: Option<Arc<Slot>>,

@@ -1,7 +1,7 @@
-//! A plugin's place in the roster, which alone changes who is on it, under its mutex.
+//! A plugin's place in the roster. Only the roster changes its occupant, under its mutex.
 //!
-//! Each slot has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining plugin holds its own
-//! lane until it is synchronised; its events wait there in order.
+//! Each slot has a *lane*, a FIFO lock: a plugin gets one event at a time. A joining plugin locks
+//! its own lane until it is synchronised; its events wait there in order.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::{mask::EventMask, owners::PluginId, plugin::Session};
 
-/// Events that may wait for a joining plugin without anyone waiting for them.
+/// Events that may wait for a joining plugin in the background.
 const MAX_QUEUED: usize = 1024;
 
 /// Occupant of a slot.
@@ -38,14 +38,14 @@ pub(crate) struct Slot {
     pub(super) lane: Arc<AsyncMutex<()>>,
     queued: AtomicUsize,
     pub(super) occupant: Mutex<Occupant>,
-    /// The instance that is joining to take the slot over: should the present one go meanwhile, it is this one's.
+    /// The joining instance that replaces the present one, and inherits the slot if that one ends.
     pub(super) heir: Mutex<Option<Arc<Session>>>,
 }
 
 /// The right to call the plugin on a slot.
 pub(crate) type Lane = OwnedMutexGuard<()>;
 
-/// A place in the queue for a lane, held from the moment it was taken.
+/// A place in the queue for a lane, kept from the moment it was taken.
 pub(crate) struct LanePlace(std::pin::Pin<Box<dyn Future<Output = Lane> + Send>>);
 
 impl LanePlace {
@@ -55,7 +55,7 @@ impl LanePlace {
 }
 
 impl Slot {
-    /// Of a plugin that joins.
+    /// The slot of a joining plugin.
     pub(super) fn new(session: &Arc<Session>, seq: u64) -> Self {
         Self {
             id: session.id.clone(),
@@ -72,7 +72,7 @@ impl Slot {
         self.occupant.lock().clone()
     }
 
-    /// Who is there, called already or not.
+    /// The occupant, active or joining.
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         match self.occupant() {
             Occupant::Joining(session) | Occupant::Active(session) => Some(session),
@@ -80,7 +80,7 @@ impl Slot {
         }
     }
 
-    /// Who is called.
+    /// The called instance.
     pub(crate) fn active(&self) -> Option<Arc<Session>> {
         match self.occupant() {
             Occupant::Active(session) => Some(session),
@@ -88,7 +88,7 @@ impl Slot {
         }
     }
 
-    /// Who is being synchronised here: the first, or one that is to replace it.
+    /// The instance being synchronised here: the first, or a replacement.
     pub(crate) fn joining(&self) -> Option<Arc<Session>> {
         let first = match self.occupant() {
             Occupant::Joining(session) => Some(session),
@@ -97,7 +97,7 @@ impl Slot {
         first.or_else(|| self.heir.lock().clone())
     }
 
-    /// What whoever is here, or is about to be, is told of.
+    /// The events of the occupant and of its replacement.
     pub(crate) fn events(&self) -> EventMask {
         let all = [self.session(), self.joining()].into_iter().flatten();
         all.fold(EventMask::NONE, |events, session| events | session.events())
@@ -111,7 +111,7 @@ impl Slot {
         *self.occupant.lock() = occupant;
     }
 
-    /// Takes a place in the queue now; whoever takes one later is served later.
+    /// Takes a place in the queue now; later places are served later.
     pub(crate) fn take_place(&self) -> LanePlace {
         let mut place = Box::pin(tokio::task::coop::unconstrained(
             self.lane.clone().lock_owned(),
@@ -122,12 +122,12 @@ impl Slot {
         }
     }
 
-    /// The lane, if nobody has it or waits for it.
+    /// The lane, if it is unlocked and has no waiters.
     pub(crate) fn try_lane(&self) -> Option<Lane> {
         self.lane.clone().try_lock_owned().ok()
     }
 
-    /// Counts an event that waits in the lane on its own. False: too many already.
+    /// Counts an event that waits for the lane in the background. `None`: the limit is reached.
     pub(crate) fn queue(self: &Arc<Self>) -> Option<Queued> {
         let before = self.queued.fetch_add(1, Ordering::SeqCst);
         let queued = Queued(self.clone());

@@ -16,7 +16,7 @@ pub(crate) struct Found {
     pub(crate) id: PluginId,
     pub(crate) file: PathBuf,
     pub(crate) config: String,
-    /// What runs the file, if it is no program.
+    /// The program that runs the file, if it is not a program itself.
     pub(crate) host: Option<PathBuf>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct LeftOut {
     pub(crate) why: String,
 }
 
-/// Looks for plugins (NRI-200…204). One bad file does not keep the others from starting.
+/// Finds plugins (NRI-200…204). One bad file does not keep the others from starting.
 pub(crate) fn discover(
     dir: &Path,
     config_dir: Option<&Path>,
@@ -68,7 +68,7 @@ pub(crate) fn discover(
     Ok((found, left_out))
 }
 
-/// `None` for what is no plugin at all; an error for what was meant to be one.
+/// `None` for a file that is not a plugin; an error for an invalid plugin.
 fn judge(
     file: &Path,
     config_dir: Option<&Path>,
@@ -98,7 +98,7 @@ fn judge(
     }))
 }
 
-/// Whether it begins as WebAssembly modules do (NRI-211).
+/// Whether it begins like a WebAssembly module (NRI-211).
 fn is_module(file: &Path) -> io::Result<bool> {
     let mut magic = [0; 4];
     match fs::File::open(file)?.read_exact(&mut magic) {

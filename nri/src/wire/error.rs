@@ -1,4 +1,4 @@
-//! Why a socket, the plugin directory or a plugin's process cannot be had.
+//! Failures of a socket, the plugin directory or a plugin's process.
 
 use std::{io, path::PathBuf};
 

@@ -1,17 +1,17 @@
-//! The list of events as types: each request knows its event, its reply and what it is about.
+//! The list of events as types: each request knows its event, reply and object.
 //!
-//! Names, masks and classes of the events are in `mask.rs` and `policy.rs`; whatever is generic over
-//! events (`peer.rs`, `dispatch.rs`) is written once over [`HookRequest`].
+//! Names, masks and classes of the events are in `mask.rs` and `policy.rs`; code that is generic
+//! over events (`peer.rs`, `dispatch.rs`) is written once over [`HookRequest`].
 
 use prost::Message;
 use proto_nri::*;
 
 use crate::mask::event_named;
 
-/// A message of the wire. Its encoding is ours to choose: the crate that does it shows in no signature.
+/// A message of the wire. The encoding is private: no signature names its crate.
 pub trait Wire: Default + Clone + Send + Sync + 'static {
     fn to_wire(&self) -> Vec<u8>;
-    /// The error says why the bytes are no such message.
+    /// The error says why the bytes are invalid.
     fn from_wire(bytes: &[u8]) -> Result<Self, String>;
 }
 
@@ -25,7 +25,7 @@ impl<M: Message + Default + Clone + 'static> Wire for M {
     }
 }
 
-/// A request that delivers one event (table 4.1); of the fourteen in [`proto`](crate::proto).
+/// A request that delivers one event (table 4.1); one of the fourteen in [`proto`](crate::proto).
 ///
 /// ```
 /// use nri::{HookRequest, mask::event_name, proto::StartContainerRequest};
@@ -39,14 +39,15 @@ impl<M: Message + Default + Clone + 'static> Wire for M {
 pub trait HookRequest: Wire {
     /// The event.
     const EVENT: Event;
-    /// What a plugin answers.
+    /// The plugin's answer.
     type Reply: Wire;
 
-    /// The pod it is about.
+    /// The pod of the event.
     fn pod(&self) -> Option<&PodSandbox>;
-    /// The container it is about; `None` for events of pods.
+    /// The container of the event; `None` for events of pods.
     fn container(&self) -> Option<&Container>;
-    /// Both, for fields to be left out of a message that is too long. By default there is nothing to leave out.
+    /// Both, to leave out fields of a message that is too long. The default has nothing to leave
+    /// out.
     fn objects_mut(&mut self) -> (Option<&mut PodSandbox>, Option<&mut Container>) {
         (None, None)
     }
@@ -117,12 +118,12 @@ pub fn is_plain(method: &str) -> bool {
     event_named(method).is_some_and(has_state_change)
 }
 
-/// The id of the pod of a request, or nothing.
+/// The id of the request's pod, or an empty text.
 pub(crate) fn pod_id<R: HookRequest>(request: &R) -> &str {
     request.pod().map_or("", |pod| &pod.id)
 }
 
-/// The id of the container of a request, or nothing.
+/// The id of the request's container, or an empty text.
 pub(crate) fn container_id<R: HookRequest>(request: &R) -> &str {
     request.container().map_or("", |container| &container.id)
 }

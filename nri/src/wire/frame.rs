@@ -1,5 +1,5 @@
-//! The wire of NRI in bytes: messages of ttrpc in the frames of the multiplexer. For programs that read a connection of
-//! others, and for tests that send what no plugin may send.
+//! The wire of NRI in bytes: messages of ttrpc in the frames of the multiplexer. For programs that
+//! read the connections of others, and for tests that send invalid messages.
 //!
 //! ```text
 //!   frame   = connection id (u32 BE) | length (u32 BE) | payload
@@ -27,10 +27,10 @@ pub const TO_PLUGIN: u32 = mux::PLUGIN_SERVICE;
 /// The runtime's service: the plugin calls.
 pub const TO_RUNTIME: u32 = mux::RUNTIME_SERVICE;
 
-/// Logical connections that are followed; NRI has two.
+/// Logical connections that are tracked; NRI has two.
 const MOST_CONNECTIONS: usize = 16;
 
-/// What is no frame or message of the protocol. Nothing after it can be told apart.
+/// Invalid frame or message of the protocol. The stream after it cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     #[error("{what} of {length} bytes on connection {connection}: at most {MAX_FRAME} are allowed")]
@@ -45,7 +45,7 @@ pub enum Broken {
 
 impl From<MuxError> for Broken {
     fn from(cause: MuxError) -> Self {
-        // Cutting into frames fails for this reason alone.
+        // Splitting into frames has no other error.
         let (length, connection) = match cause {
             MuxError::FrameTooLong(length, connection) => (length, connection),
             _ => (0, 0),
@@ -78,7 +78,7 @@ impl Response {
 }
 
 impl Message {
-    /// The number that tells what kind it is, if it is neither a request nor an answer.
+    /// The number of the message type, if it is neither a request nor an answer.
     pub fn other_kind(&self) -> Option<u8> {
         (![REQUEST, RESPONSE].contains(&self.kind)).then_some(self.kind)
     }
@@ -124,7 +124,7 @@ impl Message {
         }
     }
 
-    /// The answer to this call of one who does not know the method.
+    /// The answer to this call from a peer that lacks the method.
     pub fn unimplemented(&self, why: &str) -> Self {
         let status = Some(Status {
             code: Code::Unimplemented as i32,
@@ -147,7 +147,7 @@ impl Message {
         };
         let mut bytes = Vec::with_capacity(message.len() + 16);
         let (header, rest) = message.split_at(first);
-        // A message that is too long is sent too, in frames that are not.
+        // A message over the limit is sent too, in frames within it.
         for piece in std::iter::once(header).chain(rest.chunks(MAX_FRAME)) {
             bytes.extend(mux::header(self.connection, piece.len()));
             bytes.extend(piece);
@@ -156,7 +156,7 @@ impl Message {
     }
 }
 
-/// Puts messages together from the bytes of a socket.
+/// Assembles messages from the bytes of a socket.
 #[derive(Debug, Default)]
 pub struct Reader {
     frames: FrameReader,
@@ -164,14 +164,14 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes bytes as they came, gives the messages that are whole now, in order.
+    /// Takes bytes in their order of arrival, returns the messages that are now complete.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Message>, Broken> {
         let mut messages = Vec::new();
         self.push_into(bytes, &mut messages)?;
         Ok(messages)
     }
 
-    /// As [`Self::push`]; what was whole before the error is in `messages`.
+    /// As [`Self::push`]; `messages` has those completed before the error.
     pub fn push_into(&mut self, bytes: &[u8], messages: &mut Vec<Message>) -> Result<(), Broken> {
         let Self {
             frames,
@@ -190,7 +190,7 @@ impl Reader {
         })
     }
 
-    /// The bytes of messages that are not whole.
+    /// The bytes of incomplete messages.
     pub fn into_pending(self) -> Vec<u8> {
         self.connections.into_values().flatten().collect()
     }
@@ -214,7 +214,7 @@ fn take(connection: u32, pending: &mut Vec<u8>) -> Result<Option<Message>, Broke
     let body = pending[HEADER..HEADER + length].to_vec();
     pending.drain(..HEADER + length);
     if pending.is_empty() {
-        // A long message's room is not kept for short ones.
+        // Releases a long message's buffer.
         *pending = Vec::new();
     }
     Ok(Some(Message {

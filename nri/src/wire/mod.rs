@@ -1,4 +1,5 @@
-//! From bytes to calls: sockets, plugin files and their processes, the multiplexer, ttrpc, names and versions.
+//! From bytes to calls: sockets, plugin files, processes, the multiplexer, ttrpc, names and
+//! versions.
 
 pub(crate) mod discover;
 pub(crate) mod error;

@@ -4,20 +4,21 @@
 //!   frame = connection id (u32 BE) | length (u32 BE) | payload
 //!
 //!   MuxConn 1 ─┐  poll_write: one frame each, straight to the socket,   ┌─► MuxConn 1 queue
-//!   MuxSender ─┴► what does not fit waits for the writer task    reader ┴─► MuxConn 2 queue
+//!   MuxSender ─┴► the remainder waits for the writer task        reader ┴─► MuxConn 2 queue
 //! ```
-//! Of one logical connection, a `MuxConn` is both directions; a `MuxSender` writes whole messages to it from any task.
+//! A `MuxConn` is both directions of a logical connection; a `MuxSender` writes messages from any
+//! task.
 //!
 //! A frame is a unit for the sender only: a Go reader needs the start of each message in a frame of
-//! at most 4096 bytes (NRI-110), which ttrpc's writes give us when each write is one frame. The
-//! receiver sees a stream of bytes with arbitrary cuts (NRI-111), so pieces are handed on as they
+//! at most 4096 bytes (NRI-110); ttrpc's writes satisfy that when each write is one frame. The
+//! receiver sees a stream of bytes with arbitrary cuts (NRI-111), so pieces are passed on as they
 //! arrive and nothing is allocated for a length that is only claimed.
 //!
-//! What a server answers is packed into few frames (`replies.rs`): a Go peer has a queue of 256. What reads and writes
-//! the socket is `trunk.rs`.
+//! A server's answers are packed into few frames (`replies.rs`): a Go peer has a queue of 256.
+//! `trunk.rs` reads and writes the socket.
 //!
-//! Nobody waits for a slow logical connection: one whose queue exceeds its budget closes the trunk
-//! (NRI-108). Nobody waits for a peer that does not read: the writer task closes the trunk when
+//! A slow logical connection never delays others: one whose queue exceeds its budget closes the
+//! trunk (NRI-108). A peer that does not read never blocks: the writer task closes the trunk when
 //! nothing moved for the write timeout (NRI-115). The first error is the one that is reported.
 
 use std::{
@@ -72,7 +73,7 @@ pub struct MuxConn {
     trunk: Arc<Trunk>,
 }
 
-/// Where a logical connection's messages are sent from.
+/// Sender of a logical connection's messages.
 #[derive(Debug, Clone)]
 pub(crate) struct MuxSender {
     id: u32,
@@ -80,13 +81,13 @@ pub(crate) struct MuxSender {
 }
 
 impl Mux {
-    /// Wraps a socket. Nothing is read before [`Mux::start`], so that whoever serves a connection
-    /// can open it first (NRI-117).
+    /// Wraps a socket. Nothing is read before [`Mux::start`], so that connections can be opened
+    /// first (NRI-117).
     pub fn new(socket: impl Into<Socket>, write_timeout: Duration) -> Self {
         Self::watched(socket, write_timeout, None)
     }
 
-    /// As [`Mux::new`], with someone who sees every byte.
+    /// As [`Mux::new`], with an observer of every byte.
     pub(crate) fn watched(
         socket: impl Into<Socket>,
         write_timeout: Duration,
@@ -97,7 +98,7 @@ impl Mux {
         }
     }
 
-    /// Opens the logical connection `id`. Frames for connections nobody opened are dropped.
+    /// Opens the logical connection `id`. Frames for connections that are not open are dropped.
     pub fn open(&self, id: u32) -> MuxConn {
         self.trunk.inbound.lock().entry(id).or_default();
         MuxConn {
@@ -106,7 +107,7 @@ impl Mux {
         }
     }
 
-    /// Opens the logical connection `id` to answer calls on it. One of a trunk.
+    /// Opens the logical connection `id` to answer calls on it. At most one per trunk.
     pub(crate) fn open_for_replies(&self, id: u32) -> MuxConn {
         self.trunk.outbound.lock().replies = Some(Replies::new(id, Instant::now()));
         self.open(id)
@@ -151,8 +152,8 @@ impl MuxConn {
 }
 
 impl MuxSender {
-    /// Sends one message, whole or not at all. `message` makes it when its turn has come: messages are made in the order of
-    /// the wire.
+    /// Sends one message, completely or not at all. `message` creates it at its turn, so that
+    /// messages are created in the order of the wire.
     pub(crate) async fn send(
         &self,
         message: impl FnOnce() -> io::Result<Vec<u8>>,
@@ -178,7 +179,7 @@ impl MuxSender {
         .await
     }
 
-    /// Of a trunk that is closed.
+    /// The reason of a closed trunk.
     pub(crate) fn why_closed(&self) -> MuxError {
         self.trunk.reason().unwrap_or(MuxError::Closed)
     }
@@ -250,7 +251,7 @@ impl AsyncWrite for MuxConn {
 }
 
 impl Drop for MuxConn {
-    /// Forgets the connection locally (NRI-112); what still arrives for it is dropped.
+    /// Removes the connection locally (NRI-112); later frames for it are dropped.
     fn drop(&mut self) {
         self.trunk.inbound.lock().remove(&self.id);
     }

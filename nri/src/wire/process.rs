@@ -33,15 +33,15 @@ use crate::{owners::PluginId, rt};
 pub(crate) const ENV_NAME: &str = "NRI_PLUGIN_NAME";
 pub(crate) const ENV_INDEX: &str = "NRI_PLUGIN_IDX";
 pub(crate) const ENV_SOCKET: &str = "NRI_PLUGIN_SOCKET";
-/// Where it finds its socket.
+/// Number of its socket's descriptor.
 const PLUGIN_FD: i32 = 3;
-/// Lines of a plugin's standard error that are logged in a second, and bytes of one.
+/// Lines of a plugin's standard error logged per second, and bytes of one.
 const LINES_A_SECOND: u32 = 20;
 const LONGEST_LINE: usize = 1024;
 /// Between SIGTERM and SIGKILL (NRI-122).
 const TERM_GRACE: Duration = Duration::from_secs(2);
 
-/// A process we have started. Dropping it kills and reaps it, whatever state it is in (NRI-123).
+/// A process we started. Dropping it kills and reaps it, in any state (NRI-123).
 #[derive(Debug)]
 pub(crate) struct Child {
     pub(crate) pid: u32,
@@ -53,7 +53,7 @@ impl Child {
     /// Waits until the process has ended, and reaps it.
     pub(crate) async fn wait(&mut self) {
         if !self.reaped {
-            // Readable once it has ended; an error here cannot be: then the drop reaps.
+            // Readable once it has ended; on the unlikely error, the drop reaps.
             let _ = self.pidfd.readable().await;
             self.reap();
         }
@@ -87,13 +87,14 @@ impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
             self.signal(Signal::KILL);
-            // A killed process ends at once; this does not wait for anything it could delay.
+            // A killed process ends at once, so this does not block.
             self.reap();
         }
     }
 }
 
-/// Starts a plugin: no arguments (its host: the module), three variables, /dev/null as stdin and stdout, our log behind stderr, its socket as fd 3.
+/// Starts a plugin: no arguments (its host: the module), three variables, /dev/null as stdin and
+/// stdout, our log as stderr, its socket as fd 3.
 ///
 /// Uses posix_spawn, without code between fork and exec.
 pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportError> {
@@ -115,7 +116,7 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     // Plugins may expect a blocking descriptor; the flag belongs to each end of the pair.
     rustix::io::ioctl_fionbio(&theirs, false).map_err(|e| fail("make its socket")(e.into()))?;
     let (said, says) = io::pipe().map_err(fail("make a pipe"))?;
-    // Above what the plugin's own descriptors are put at.
+    // Above the numbers of the plugin's own descriptors.
     let says = rustix::io::fcntl_dupfd_cloexec(&says, PLUGIN_FD + 1);
     let says = says.map_err(|e| fail("make a pipe")(e.into()))?;
     let pid = spawn(found, &theirs, &says).map_err(|e| fail("start")(e.into()))?;
@@ -123,7 +124,7 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     let stream = std::os::unix::net::UnixStream::from(ours);
     let stream = UnixStream::from_std(stream).map_err(fail("watch its socket"))?;
     let child = own(pid).inspect_err(|_| {
-        // No descriptor to own it by: end it here.
+        // Without a descriptor to own it, it is ended here.
         let _ = signal::kill(pid, signal::Signal::SIGKILL);
         let _ = nix::sys::wait::waitpid(pid, None);
     });
@@ -133,8 +134,8 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     Ok((child, stream))
 }
 
-/// What a launched plugin writes to standard error, as lines of the log: so many a second, each cut short, and how many
-/// more there were. It is read to its end, or the plugin would wait for us.
+/// Logs a launched plugin's standard error by lines: a limited number per second, each truncated,
+/// and the number of omitted lines. It is read to its end, or the plugin would block.
 async fn log_lines(plugin: PluginId, mut said: pipe::Receiver) {
     let mut line: Vec<u8> = Vec::new();
     let mut piece = [0; 4096];
@@ -189,7 +190,7 @@ fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::
     let file = bytes(&found.file).map_err(|_| nix::Error::EINVAL)?;
     let host = found.host.as_deref().map(bytes).transpose();
     let host = host.map_err(|_| nix::Error::EINVAL)?;
-    // A module is what its host is given.
+    // A module is an argument of its host.
     let arguments: Vec<_> = host.iter().chain([&file]).map(CString::as_c_str).collect();
     let env = [
         text(format!("{ENV_NAME}={}", found.id.name))?,
@@ -197,7 +198,7 @@ fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::
         text(format!("{ENV_SOCKET}={PLUGIN_FD}"))?,
     ];
     let mut actions = PosixSpawnFileActions::init()?;
-    // The socket first: opening /dev/null must not land on it.
+    // The socket first: /dev/null must not be opened at its number.
     actions.add_dup2(socket.as_raw_fd(), PLUGIN_FD)?;
     actions.add_dup2(stderr.as_raw_fd(), 2)?;
     for fd in 0..2 {
@@ -207,7 +208,7 @@ fn spawn(found: &Found, socket: &OwnedFd, stderr: &OwnedFd) -> nix::Result<nix::
     attr.set_flags(
         PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK,
     )?;
-    // Rust programs ignore SIGPIPE; what they start must not inherit that, nor a signal mask.
+    // Rust programs ignore SIGPIPE; children must not inherit that, nor a signal mask.
     let mut default = signal::SigSet::empty();
     default.add(signal::Signal::SIGPIPE);
     attr.set_sigdefault(&default)?;

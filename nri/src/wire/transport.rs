@@ -1,4 +1,4 @@
-//! The runtime's socket: listening without taking another runtime's.
+//! The runtime's socket: listens without taking over another runtime's.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::error::TransportError;
 
-/// A listening socket; its file goes with it (NRI-102).
+/// A listening socket; its file is removed with it (NRI-102).
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) listener: UnixListener,
@@ -23,7 +23,7 @@ impl Drop for Listener {
     }
 }
 
-/// Fails if someone answers at `path`, or if there is something that is no socket.
+/// Fails if a server answers at `path`, or if the file is not a socket.
 pub(crate) async fn ensure_free(path: &Path) -> Result<(), TransportError> {
     let meta = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -38,8 +38,8 @@ pub(crate) async fn ensure_free(path: &Path) -> Result<(), TransportError> {
     }
 }
 
-/// Listens at `path`; a dead socket that is in the way is removed, nothing else is. A directory that is not there is made
-/// such that those who may connect reach the socket.
+/// Listens at `path`; removes only a dead socket there. A missing directory is created so that
+/// permitted users can reach the socket.
 pub(crate) async fn listen(
     path: &Path,
     mode: u32,

@@ -1,5 +1,5 @@
-//! Which names go on the wire: v1alpha1 with dedicated calls, v1alpha1 with `StateChange`, v1beta1;
-//! and which NRI version a runtime speaks.
+//! The names on the wire: v1alpha1 with dedicated calls, v1alpha1 with `StateChange`, v1beta1;
+//! and the NRI version of a runtime.
 //!
 //! ```text
 //!   v1alpha1:  Untried ──first dedicated call answered UNIMPLEMENTED──► StateChange   (for ever)
@@ -20,8 +20,8 @@ use crate::{
     wire::rpc::{CallError, Code, Methods},
 };
 
-/// The release of containerd/nri whose protocol and behaviour this library has. `tests/interop` runs it
-/// against that very module.
+/// The release of containerd/nri that this library follows in protocol and behaviour.
+/// `tests/interop` tests it against that module.
 pub const NRI_VERSION: &str = "v0.12.5";
 
 /// A version of the protocol.
@@ -58,7 +58,7 @@ impl Version {
         }
     }
 
-    /// As people write it.
+    /// As users write it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "v1alpha1",
@@ -67,7 +67,7 @@ impl Version {
     }
 }
 
-/// Both runtime services: the one a registration comes through decides (NRI-1040).
+/// Both runtime services: the one used by a registration decides (NRI-1040).
 pub(crate) fn runtime_services() -> [Methods; 2] {
     [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
         service: v.runtime_service(),
@@ -75,7 +75,7 @@ pub(crate) fn runtime_services() -> [Methods; 2] {
     })
 }
 
-/// Both plugin services: the runtime calls the one that fits the registration (NRI-1042).
+/// Both plugin services: the runtime calls the one that matches the registration (NRI-1042).
 #[cfg(feature = "stub")]
 pub(crate) fn plugin_services() -> [Methods; 2] {
     [Version::V1Alpha1, Version::V1Beta1].map(|v| {
@@ -90,10 +90,10 @@ pub(crate) fn plugin_services() -> [Methods; 2] {
     })
 }
 
-/// How a plugin takes the nine plain events.
+/// Form in which a plugin takes the nine plain events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Not asked yet; the first call decides.
+    /// Not called yet; the first call decides.
     Untried,
     /// One call per event.
     Dedicated,
@@ -118,7 +118,7 @@ impl StyleCell {
     }
 
     /// Learns from the answer to a dedicated call. True: send the same event as `StateChange`.
-    /// A timeout or a lost connection teaches nothing (NRI-330, NRI-332).
+    /// Timeouts and lost connections are ignored (NRI-330, NRI-332).
     pub(crate) fn learn<T>(&self, event: Event, answer: &Result<T, CallError>) -> bool {
         if self.get() != Style::Untried || !has_state_change(event) {
             return false;
@@ -139,12 +139,12 @@ impl StyleCell {
     }
 }
 
-/// What methods that ttrpc-rust generated and nobody implemented answer (NRI-141).
+/// The answer of methods that ttrpc-rust generated without an implementation (NRI-141).
 fn rust_default(status: &crate::wire::rpc::Status) -> bool {
     status.is(Code::NotFound) && status.message.ends_with("is not supported")
 }
 
-/// First release with each NRI version, per runtime, going up (appendix C).
+/// First release with each NRI version, per runtime, ascending (appendix C).
 const CONTAINERD: &[([u32; 3], &str)] = &[
     ([1, 7, 0], "v0.3.0"),
     ([1, 7, 7], "v0.4.0"),
@@ -169,8 +169,8 @@ const CRIO: &[([u32; 3], &str)] = &[
     ([1, 35, 0], "v0.11.0"),
 ];
 
-/// The NRI version of a runtime, by what it says or else by its own version, with or without a
-/// leading `v` (NRI-340, NRI-341). `None` if neither tells.
+/// The NRI version of a runtime, as reported or else by its own version, with or without a leading
+/// `v` (NRI-340, NRI-341). `None` if unknown.
 pub fn runtime_nri_version(said: &str, runtime: &str, version: &str) -> Option<String> {
     if !matches!(said, "" | "(devel)" | "0.0.0-unknown" | "unknown") {
         return Some(said.to_owned());
@@ -186,9 +186,9 @@ pub fn runtime_nri_version(said: &str, runtime: &str, version: &str) -> Option<S
     entry.map(|(_, nri)| (*nri).to_owned())
 }
 
-/// Major, minor and patch, of which what is missing counts as 0; and whether it is a pre-release of that, such as
-/// `-rc.1`, which sorts below it. `+unknown` means nothing, and neither does `-5-gabcdef.m`, by which git counts commits
-/// after a tag.
+/// Major, minor and patch, missing ones as 0; and whether it is a pre-release, such as `-rc.1`,
+/// which sorts below it. `+unknown` is ignored, and so is `-5-gabcdef.m`, by which git counts
+/// commits after a tag.
 fn release(version: &str) -> Option<([u32; 3], bool)> {
     let version = version.strip_prefix('v').unwrap_or(version);
     let version = version.split('+').next()?;

@@ -1,4 +1,4 @@
-//! What a [`FakeRuntime`](crate::FakeRuntime) is put together from.
+//! Builds a [`FakeRuntime`](crate::FakeRuntime).
 
 use std::{path::Path, sync::Arc};
 
@@ -10,7 +10,7 @@ use nri::{
 
 use crate::{flavor::Flavor, memory::Memory};
 
-/// Collects what a [`FakeRuntime`](crate::FakeRuntime) is to be.
+/// Collects the settings of a [`FakeRuntime`](crate::FakeRuntime).
 #[derive(Clone, Default)]
 pub struct Builder {
     name: String,
@@ -24,13 +24,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What plugins are told the runtime is; by default, as its flavor says.
+    /// Runtime name and version sent to plugins; the flavor's by default.
     pub fn identity(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         (self.name, self.version) = (name.into(), version.into());
         self
     }
 
-    /// As whom it fills the fields of pods and containers.
+    /// The runtime whose fields of pods and containers are simulated.
     pub fn flavor(mut self, flavor: Flavor) -> Self {
         self.flavor = flavor;
         self
@@ -41,26 +41,26 @@ impl Builder {
         self
     }
 
-    /// A plugin in this process, without a socket: the one under test, or another beside it.
+    /// An in-process plugin without a socket: the one under test, or another beside it.
     pub fn plugin(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
         self.plugins.push((id, plugin.into()));
         self
     }
 
-    /// Has each creation judged by the default validator.
+    /// Checks each creation by the default validator.
     pub fn validator(mut self, validator: DefaultValidator) -> Self {
         self.validator = validator;
         self
     }
 
-    /// Takes addresses of pods from answers to RunPodSandbox, as [`Settings::pod_ips`] says.
+    /// Accepts addresses of pods from answers to RunPodSandbox, as [`Settings::pod_ips`] does.
     pub fn pod_ips(mut self) -> Self {
         self.pod_ips = true;
         self
     }
 
-    /// A pod with containers that is there before any plugin. Nobody is told of it but by Synchronize. A container runs, unless
-    /// it has another state.
+    /// A pod with containers that exists before any plugin. Plugins see it only in Synchronize. A
+    /// container runs, unless it has another state.
     pub fn existing<C: Into<Container>>(
         mut self,
         pod: impl Into<PodSandbox>,

@@ -1,8 +1,8 @@
-//! Whether one message holds what another asks for.
+//! Whether one message contains the values that another expects.
 //!
-//! A message that an expectation is written as asks for no field at its default; JSON asks for every key that it has. Every
-//! entry of a map and every message of a list must be there, whatever else is; a list of plain values (`args`, the
-//! `options` of a mount) must be the same.
+//! Fields at their default expect nothing in a message; in JSON every key expects its value. Every
+//! entry of a map and every message of a list must be present, besides others; a list of plain
+//! values (`args`, the `options` of a mount) must be equal.
 
 use std::fmt;
 
@@ -16,13 +16,14 @@ use nri::{
     place::{Place, place},
 };
 
-/// Something expected that is not there.
+/// A missing expected value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// As [`place::path`](nri::place::path) has it: `linux.resources.memory.limit`, `env["DEMO"].value`.
+    /// As in [`place::path`](nri::place::path): `linux.resources.memory.limit`,
+    /// `env["DEMO"].value`.
     pub path: String,
     pub expected: Value,
-    /// `None`: nothing is there.
+    /// `None`: no value.
     pub found: Option<Value>,
 }
 
@@ -41,21 +42,21 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What `expected` asks for and `found` does not have.
+/// The values of `expected` that `found` lacks.
 pub fn differences<T: Serialize>(expected: &T, found: &T) -> Vec<Difference> {
     let mut all = Vec::new();
     compare("", &json(expected), Some(&json(found)), false, &mut all);
     all
 }
 
-/// As [`differences`], of messages as JSON: by the names of the fields in `nri.proto`, in snake case.
+/// As [`differences`], of messages as JSON, with the snake-case field names of `nri.proto`.
 pub fn includes(expected: &Value, found: &Value) -> Vec<Difference> {
     let mut all = Vec::new();
     compare("", expected, Some(found), true, &mut all);
     all
 }
 
-/// Fails with everything that `wanted` asks for and plugins did not adjust, a line each.
+/// Fails with all values of `wanted` that plugins did not adjust, one per line.
 ///
 /// ```compile_fail
 /// # fn test(created: nri::Created, wanted: nri::proto::ContainerAdjustment) {
@@ -71,7 +72,8 @@ pub fn assert_has(created: &Created, wanted: &ContainerAdjustment) {
     assert_none(&differences(wanted, &created.merged.adjust));
 }
 
-/// As [`assert_has`], and with everything that plugins adjusted beside it. No change at all: `&Default::default()`.
+/// As [`assert_has`], and with all other adjustments of plugins. For no change:
+/// `&Default::default()`.
 ///
 /// # Panics
 /// If there is any.
@@ -99,7 +101,7 @@ fn json<T: Serialize>(message: &T) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }
 
-/// Whether nothing is asked for: the default of its kind.
+/// Whether nothing is expected: the default of its kind.
 fn is_default(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -107,13 +109,13 @@ fn is_default(value: &Value) -> bool {
         Value::Number(n) => n.as_f64() == Some(0.0),
         Value::String(s) => s.is_empty(),
         Value::Array(a) => a.is_empty(),
-        // An empty message that is there says something, such as "no limit"; one with fields at their default asks for
-        // nothing but itself.
+        // A present empty message has a meaning, such as "no limit"; one with default fields
+        // expects only its presence.
         Value::Object(_) => false,
     }
 }
 
-/// `written`: each key of `expected` is asked for, also with a value at its default.
+/// `written`: each key of `expected` is compared, even at its default.
 fn compare(
     path: &str,
     expected: &Value,
@@ -133,7 +135,7 @@ fn compare(
             }
         }
         (Value::Object(expected), Some(Value::Object(found))) => {
-            // The one field of a wrapper is meant, also where it is 0, false or "".
+            // The field of a wrapper is compared, even if it is 0, false or "".
             let wrapper = expected.len() == 1 && expected.contains_key("value");
             for (key, expected) in expected {
                 let path = if wrapper {
@@ -142,7 +144,7 @@ fn compare(
                     below(path, key)
                 };
                 match found.get(key) {
-                    // A message's fields are always there: this is an entry of a map.
+                    // A message always has its fields, so this is an entry of a map.
                     None => all.push(Difference {
                         path,
                         expected: expected.clone(),
@@ -186,17 +188,18 @@ fn compare(
     }
 }
 
-/// What a message holds that has nothing set.
+/// Whether a message has no field set.
 fn is_empty(value: &Value) -> bool {
     match value {
-        // The one field of a wrapper is meant, also where it is 0.
+        // The field of a wrapper counts, even if it is 0.
         Value::Object(fields) if fields.len() == 1 && fields.contains_key("value") => false,
         Value::Object(fields) => fields.values().all(is_empty),
         other => is_default(other),
     }
 }
 
-/// The key of a message in a list, and its name: messages of the same key are of the same mount, device, variable or limit.
+/// The key of a message in a list, and its name: messages with equal keys describe the same mount,
+/// device, variable or limit.
 fn key_of(message: &Value) -> Option<(&'static str, &Value)> {
     let keys = ["container_id", "destination", "path", "key", "type", "name"];
     keys.iter().find_map(|key| Some((*key, message.get(*key)?)))

@@ -1,8 +1,8 @@
-//! The fields that two runtimes fill beside what was asked for: annotations, labels, cgroups, namespaces, mounts. A value
-//! that is given stays.
+//! The fields that two runtimes add: annotations, labels, cgroups, namespaces, mounts. A given
+//! value stays.
 //!
-//! containerd: `internal/cri/nri/nri_api_linux.go` of 2.x, the annotations of its spec over the pod's and the container's.
-//! CRI-O: the annotations `io.kubernetes.cri-o.*` of its spec.
+//! containerd: `internal/cri/nri/nri_api_linux.go` of 2.x, the annotations of its spec over the
+//! pod's and the container's. CRI-O: the annotations `io.kubernetes.cri-o.*` of its spec.
 
 use nri::{
     NRI_VERSION,
@@ -14,11 +14,11 @@ use serde::Deserialize;
 
 use super::objects::add_missing;
 
-/// As whom a fake runtime fills fields. Its words stand in scenarios of nri-bench.
+/// The runtime whose fields are simulated. Scenarios of nri-bench use the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavor {
-    /// What was said and no more.
+    /// Given fields only.
     #[default]
     Plain,
     /// As containerd 2.x with the systemd cgroup driver.
@@ -28,7 +28,7 @@ pub enum Flavor {
 }
 
 impl Flavor {
-    /// Name and version that plugins are told.
+    /// Name and version sent to plugins.
     pub(super) fn identity(self) -> (&'static str, &'static str) {
         match self {
             Self::Plain => ("nri-testing", NRI_VERSION),

@@ -1,9 +1,10 @@
-//! A runtime made of memory, for the tests of plugins: no root, no containers, the real wire.
+//! An in-memory runtime for tests of plugins: no root, no containers, the real wire.
 //!
-//! [`FakeRuntime`] listens on a socket of its own and takes pods and containers through their lives as a
-//! runtime does. The plugin under test connects to it (any program, or `stub::Stub` in the test itself), or is
-//! handed over as it is. What it answered is in what the methods return; everything else
-//! it did is in [`FakeRuntime::take_deliveries`], [`FakeRuntime::take_wishes`] and [`FakeRuntime::take_happenings`].
+//! [`FakeRuntime`] listens on its own socket and runs the life of pods and containers like a
+//! runtime. The plugin under test connects to it (any program, or `stub::Stub` in the test itself),
+//! or runs in-process. The methods return its answers; its other effects are in
+//! [`FakeRuntime::take_deliveries`], [`FakeRuntime::take_wishes`] and
+//! [`FakeRuntime::take_happenings`].
 //!
 //! ```
 //! use nri::{

@@ -1,4 +1,5 @@
-//! What a [`FakeRuntime`](super::FakeRuntime) remembers: its pods and containers, and what plugins did.
+//! Memory of a [`FakeRuntime`](super::FakeRuntime): its pods and containers, and the effects of
+//! plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +10,25 @@ use nri::{
 };
 use parking_lot::Mutex;
 
-/// Whether the runtime has the container that a plugin names.
+/// Whether the runtime has a container named by a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     There,
-    /// It was there, and plugins were told that it is removed.
+    /// It existed, and plugins were notified of its removal.
     Removed,
-    /// No container had this id.
+    /// No container ever had this id.
     Never,
 }
 
-/// What a plugin wanted done to a container other than the one it was asked about.
+/// A plugin's request for a container other than that of its event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
-    /// Who asked; `None` for updates outside of an answer, which do not say.
+    /// The plugin; `None` for updates outside of an answer, which do not name it.
     pub by: Option<PluginId>,
     /// Id of the container.
     pub container: String,
     pub place: Place,
-    /// It came in an answer, not of its own accord.
+    /// It came in an answer; otherwise it was unsolicited.
     pub answer: bool,
     pub kind: WishKind,
 }
@@ -38,10 +39,10 @@ pub enum WishKind {
     Evict(String),
 }
 
-/// A step in the life of a plugin, as the observer was told.
+/// A step in the life of a plugin, as reported to the observer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Happening {
-    /// `None` while it is not known.
+    /// `None` until it is known.
     pub plugin: Option<PluginId>,
     pub event: PluginEvent,
 }
@@ -57,12 +58,12 @@ struct Inner {
     ids: u64,
 }
 
-/// Pods and containers by name, and the record of everything.
+/// Pods and containers by name, and the record of all effects.
 #[derive(Debug, Default)]
 pub(super) struct Memory(Mutex<Inner>);
 
 impl Memory {
-    /// An id as runtimes make them, the same in every run.
+    /// An id in the form of runtimes, the same in every run.
     pub(super) fn next_id(&self) -> String {
         let mut inner = self.0.lock();
         inner.ids += 1;
@@ -121,7 +122,7 @@ impl Memory {
             .collect()
     }
 
-    /// Notes a wish; false if there is no such container.
+    /// Records a request; false if the container does not exist.
     pub(super) fn wish(
         &self,
         by: Option<PluginId>,

@@ -1,5 +1,5 @@
-//! Pods and containers with few words. What is not said is what a plain runtime would send; ids come from the
-//! runtime that takes them in.
+//! Short builders of pods and containers. Unset fields are those of a plain runtime; the runtime
+//! that adds them sets the ids.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub fn container(name: impl Into<String>) -> ContainerBuilder {
     })
 }
 
-/// A pod to be.
+/// Builder of a pod.
 #[derive(Debug, Clone)]
 pub struct PodBuilder(PodSandbox);
 
@@ -66,14 +66,14 @@ impl PodBuilder {
         self
     }
 
-    /// Anything else of the message.
+    /// Changes any field of the message.
     pub fn with(mut self, change: impl FnOnce(&mut PodSandbox)) -> Self {
         change(&mut self.0);
         self
     }
 }
 
-/// A container to be.
+/// Builder of a container.
 #[derive(Debug, Clone)]
 pub struct ContainerBuilder(Container);
 
@@ -121,14 +121,14 @@ impl ContainerBuilder {
         self
     }
 
-    /// Anything else of the message.
+    /// Changes any field of the message.
     pub fn with(mut self, change: impl FnOnce(&mut Container)) -> Self {
         change(&mut self.0);
         self
     }
 }
 
-/// Entries of `more` where there are none of that key yet.
+/// Adds entries of `more` whose keys are missing.
 pub(super) fn add_missing(map: &mut BTreeMap<String, String>, more: &[(&str, &str)]) {
     for (key, value) in more {
         map.entry((*key).to_owned())

@@ -1,4 +1,4 @@
-//! The runtime itself: an [`Adaptation`] over pods and containers in memory.
+//! The runtime: an [`Adaptation`] over pods and containers in memory.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,15 +23,15 @@ use crate::{
     memory::{Happening, Memory, Wish, WishKind},
 };
 
-/// Between two looks at whether a plugin is in.
+/// Interval of polls for a joined plugin.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long the old socket may take to go.
+/// Time limit for the removal of the old socket.
 const SOCKET_GOES: Duration = Duration::from_secs(5);
 
-/// Why a step of a [`FakeRuntime`] was not made.
+/// Why a step of a [`FakeRuntime`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// A plugin refused it, or conflicts with another.
+    /// A plugin rejected it, or conflicts with another.
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error("there is no {kind} {name:?}: create it first")]
@@ -40,10 +40,10 @@ pub enum Failed {
     Taken { kind: &'static str, name: String },
 }
 
-/// What RemoveContainer or RemovePodSandbox told, with the stops that went before it.
+/// Deliveries of RemoveContainer or RemovePodSandbox, and of the stops before it.
 pub type Removed = Vec<Delivery>;
 
-/// A runtime without containers. When it is dropped, its plugins are let go and its socket is gone.
+/// A runtime without containers. Dropping it disconnects its plugins and removes its socket.
 pub struct FakeRuntime {
     nri: Adaptation,
     memory: Arc<Memory>,
@@ -53,10 +53,10 @@ pub struct FakeRuntime {
 }
 
 impl Builder {
-    /// Starts it, with a socket in a directory of its own.
+    /// Starts it, with a socket in a new directory.
     ///
     /// # Errors
-    /// The directory or the socket cannot be made, or a plugin of this process fails.
+    /// The directory or the socket cannot be created, or an in-process plugin fails.
     pub async fn start(mut self) -> Result<FakeRuntime, StartError> {
         let dir = tempfile::Builder::new().prefix("nri-").tempdir();
         let dir = dir.map_err(|cause| {
@@ -91,7 +91,7 @@ impl Builder {
 }
 
 impl FakeRuntime {
-    /// A plain one, without plugins.
+    /// Starts a plain one, without plugins.
     ///
     /// # Errors
     /// As [`Builder::start`].
@@ -103,17 +103,17 @@ impl FakeRuntime {
         Builder::default()
     }
 
-    /// Where plugins connect.
+    /// The socket for plugins.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The runtime side below, for what is not here.
+    /// The runtime side below, for functions missing here.
     pub fn adaptation(&self) -> &Adaptation {
         &self.nri
     }
 
-    /// Waits until a plugin of this id gets events; `None` if it does not in time.
+    /// Waits until a plugin of this id gets events; `None` at the limit.
     pub async fn joined(&self, id: &PluginId, limit: Duration) -> Option<PluginInfo> {
         let deadline = Instant::now() + limit;
         loop {
@@ -126,8 +126,8 @@ impl FakeRuntime {
         }
     }
 
-    /// RunPodSandbox. A pod that is refused is stopped and removed, as runtimes do; one that is not has the addresses
-    /// that plugins gave it from now on.
+    /// RunPodSandbox. A rejected pod is stopped and removed, as runtimes do; an accepted one then
+    /// has the addresses that plugins gave it.
     pub async fn run_pod(&self, pod: impl Into<PodSandbox>) -> Result<Ran, Failed> {
         let mut pod = self.builder.filled_pod(&self.memory, pod.into());
         if self.memory.pod(&pod.name).is_some() {
@@ -149,7 +149,7 @@ impl FakeRuntime {
         }
     }
 
-    /// CreateContainer, then PostCreateContainer. A container that is refused is stopped and removed.
+    /// CreateContainer, then PostCreateContainer. A rejected container is stopped and removed.
     pub async fn create(
         &self,
         pod: &str,
@@ -243,7 +243,7 @@ impl FakeRuntime {
         Ok(stopped)
     }
 
-    /// RemoveContainer; one that runs is stopped first.
+    /// RemoveContainer; a running container is stopped first.
     pub async fn remove_container(&self, name: &str) -> Result<Removed, Failed> {
         let (_, container) = self.container(name)?;
         let mut deliveries = Vec::new();
@@ -301,7 +301,7 @@ impl FakeRuntime {
         Ok(deliveries)
     }
 
-    /// Stops, and starts again with the pods and containers it has, at the same socket.
+    /// Stops, and starts again with its pods and containers, at the same socket.
     ///
     /// # Errors
     /// As [`Builder::start`].
@@ -315,7 +315,7 @@ impl FakeRuntime {
         Ok(())
     }
 
-    /// Says goodbye to all plugins.
+    /// Sends Shutdown to all plugins.
     pub async fn shutdown(&self) {
         self.nri.shutdown("over").await;
     }
@@ -323,7 +323,7 @@ impl FakeRuntime {
     /// A pod of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// It does not exist.
     pub fn pod(&self, name: &str) -> Result<PodSandbox, Failed> {
         let pod = self.memory.pod(name);
         pod.ok_or_else(|| not_there("pod", name))
@@ -332,7 +332,7 @@ impl FakeRuntime {
     /// A container of this name, and its pod.
     ///
     /// # Errors
-    /// There is none.
+    /// It does not exist.
     pub fn container(&self, name: &str) -> Result<(PodSandbox, Container), Failed> {
         let container = self.memory.container(name);
         let container = container.ok_or_else(|| not_there("container", name))?;
@@ -346,12 +346,12 @@ impl FakeRuntime {
         self.memory.take_deliveries()
     }
 
-    /// What plugins wanted done to other containers since the last call.
+    /// Requests of plugins for other containers since the last call.
     pub fn take_wishes(&self) -> Vec<Wish> {
         self.memory.take_wishes()
     }
 
-    /// What became of plugins since the last call.
+    /// Steps in the life of plugins since the last call.
     pub fn take_happenings(&self) -> Vec<Happening> {
         self.memory.take_happenings()
     }

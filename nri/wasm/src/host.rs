@@ -1,8 +1,9 @@
-//! What a module may ask of its host: time, random numbers, a line of log. It has no files, no network, no environment
-//! and no arguments.
+//! Host functions for a module: time, random numbers, a line of log. Files, network, environment
+//! and arguments are not available.
 //!
-//! Of WASI preview 1 there is what the runtimes of Go, TinyGo and Rust need to start and to run. Every other function
-//! of it is there and answers that it is not, so that a module which imports one starts all the same.
+//! Of WASI preview 1 only the functions that the runtimes of Go, TinyGo and Rust need are
+//! implemented. All others exist and return an error, so that a module which imports one still
+//! starts.
 
 use std::{
     fmt,
@@ -16,9 +17,9 @@ use proto_nri::{LogRequest, log_request::Level};
 use wasmi::{Caller, Error, Extern, ExternType, Linker, Memory, Module, StoreLimits, Val, ValType};
 
 const WASI: &str = "wasi_snapshot_preview1";
-/// Of what a module logs at once, in bytes.
+/// Bytes that a module may log at once.
 const LONGEST: u32 = 64 << 10;
-/// Of random numbers at once, in bytes.
+/// Bytes of random numbers at once.
 const MOST_RANDOM: u32 = 64 << 10;
 
 const SUCCESS: i32 = 0;
@@ -27,10 +28,10 @@ const FAULT: i32 = 21;
 const INVAL: i32 = 28;
 const NOSYS: i32 = 52;
 
-/// What an instance has of its host.
+/// An instance's state in its host.
 pub(crate) struct State {
     pub limits: StoreLimits,
-    /// When the call under way is stopped.
+    /// Deadline of the current call.
     pub deadline: Instant,
     begun: Instant,
 }
@@ -58,18 +59,18 @@ impl fmt::Display for TimedOut {
 impl wasmi::errors::HostError for TimedOut {}
 
 type Host<'a> = Caller<'a, State>;
-/// What a function of WASI could not do, by its number there.
+/// A failure of a function of WASI, by its WASI error number.
 type Answer<T> = Result<T, i32>;
 
 /// # Errors
-/// None that a module could be the cause of.
+/// None that a module could cause.
 pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Error> {
     linker.allow_shadowing(true);
     for import in module.imports() {
         if let ExternType::Func(kind) = import.ty()
             && import.module() == WASI
         {
-            // It has no descriptors, and nothing else of a system.
+            // A module has no descriptors, and no other system resources.
             let answer = if import.name().starts_with("fd_") {
                 BADF
             } else {
@@ -132,7 +133,7 @@ pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Er
     linker.func_wrap(WASI, "proc_exit", |code: i32| -> Result<(), Error> {
         Err(Error::i32_exit(code))
     })?;
-    // The answer is an empty message: no bytes, nowhere.
+    // The answer is an empty message: no bytes at address 0.
     linker.func_wrap(
         "env",
         "log",
@@ -147,7 +148,7 @@ fn number(answer: Answer<()>) -> i32 {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// As [`number`], where the host works for the module: that costs it no fuel, and would never end by itself.
+/// As [`number`], for work of the host: it uses no fuel, so only this check stops it.
 fn timely(host: &Host<'_>, answer: Answer<()>) -> Result<i32, Error> {
     if Instant::now() < host.data().deadline {
         Ok(number(answer))
@@ -156,7 +157,7 @@ fn timely(host: &Host<'_>, answer: Answer<()>) -> Result<i32, Error> {
     }
 }
 
-/// A line of the log: our standard error. Who has closed that does not want to know.
+/// Writes a line of the log to standard error. If that is closed, the line is dropped.
 pub(crate) fn say(level: &str, text: &str) {
     let mut line: String = text
         .chars()
@@ -188,7 +189,7 @@ fn word(host: &Host<'_>, at: u32) -> Answer<u32> {
     Ok(u32::from_le_bytes(get(host, at)?))
 }
 
-/// In nanoseconds: of the real clock, or since the instance was made.
+/// In nanoseconds: of the real clock, or since the instance was created.
 fn now(host: &Host<'_>, clock: u32) -> Answer<u64> {
     let time = match clock {
         0 => SystemTime::UNIX_EPOCH.elapsed().map_err(|_| INVAL)?,
@@ -212,7 +213,7 @@ fn random(host: &mut Host<'_>, to: u32, length: u32) -> Answer<()> {
     put(host, to, &bytes)
 }
 
-/// Both of its outputs are our standard error: a runtime that has launched us has it in its log.
+/// Both of its outputs go to our standard error, which a runtime that launched us logs.
 fn write(host: &mut Host<'_>, fd: u32, parts: u32, count: u32, to: u32) -> Answer<()> {
     if fd != 1 && fd != 2 {
         return Err(BADF);
@@ -232,12 +233,12 @@ fn write(host: &mut Host<'_>, fd: u32, parts: u32, count: u32, to: u32) -> Answe
         said.extend(bytes);
         taken += length;
     }
-    // Who closed it does not want to know.
+    // If standard error is closed, the output is dropped.
     let _ = std::io::stderr().write_all(&said);
     put(host, to, &taken.to_le_bytes())
 }
 
-/// Its standard streams are devices for characters, and there is no other.
+/// Its standard streams are character devices; no others exist.
 fn describe(host: &mut Host<'_>, fd: u32, to: u32) -> Answer<()> {
     if fd > 2 {
         return Err(BADF);
@@ -252,7 +253,7 @@ const SUBSCRIPTION: u32 = 48;
 const EVENT: u32 = 32;
 const MOST_SUBSCRIPTIONS: u32 = 1024;
 
-/// When the first of its clocks is to ring; at once, where it waits for a descriptor: there is none to wait for.
+/// The earliest of its clock subscriptions; now, if it waits for a descriptor, because it has none.
 fn wake(host: &Host<'_>, from: u32, count: u32) -> Answer<Instant> {
     if count == 0 || count > MOST_SUBSCRIPTIONS {
         return Err(INVAL);
@@ -287,7 +288,7 @@ fn sleep_until(wake: Instant, deadline: Instant) -> Result<(), Error> {
     }
 }
 
-/// Each subscription has its event: who asks for several asks again for those that were early.
+/// Every subscription gets an event; the caller subscribes again to those that are early.
 fn tell(host: &mut Host<'_>, from: u32, to: u32, count: u32, told: u32) -> Answer<()> {
     for n in 0..count {
         let all: [u8; SUBSCRIPTION as usize] =

@@ -1,10 +1,10 @@
-//! Runs an NRI plugin that is a WebAssembly module, for any runtime: the module is a plugin as any other, in a process of
-//! its own, with nothing of the machine but a clock, random numbers and a log.
+//! Runs an NRI plugin that is a WebAssembly module, for any runtime: a normal plugin in its own
+//! process, with access only to a clock, random numbers and a log.
 //!
 //! ```text
-//!  runtime ◄──NRI──► nri-wasm: nri::Stub ─► plugin (events to functions) ─► module (calls, deadlines) ─► host (WASI)
+//!  runtime ◄─NRI─► nri-wasm: Stub ─► plugin (handlers) ─► module (calls, deadlines) ─► host (WASI)
 //! ```
-//! cairn starts it for each module that lies in its plugin directory.
+//! cairn starts it for each module in its plugin directory.
 
 mod host;
 mod module;

@@ -1,12 +1,13 @@
-//! A module, and the one instance of it that answers: loaded, called, stopped at its deadline.
+//! A module and its one instance: loaded, called, stopped at its deadline.
 //!
 //! ```text
 //!  bytes ─► Module ─► instance ──call──► answer
-//!                        ▲        └────► stopped at its deadline: the instance goes, and the next call makes another,
-//!                        └───────────── which is configured as the first one was, and remembers nothing
+//!                        ▲        └────► stopped at its deadline: the instance is dropped
+//!                        └────────────── the next call makes another, configured alike, empty
 //! ```
-//! The ABI is that of the Go package `pkg/api` (`go-plugin`): a function takes an encoded request at (pointer, length) and
-//! returns pointer and length of the encoded answer in one number, with bit 31 set where the answer is an error's text.
+//! The ABI is that of the Go package `pkg/api` (`go-plugin`): a function takes an encoded request
+//! at (pointer, length) and returns pointer and length of the encoded answer in one number, with
+//! bit 31 set if the answer is an error text.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +18,18 @@ use wasmi::{
 
 use crate::host::{self, State, TimedOut, say};
 
-/// What `plugin_api_version` must answer.
+/// Required result of `plugin_api_version`.
 const API_VERSION: u64 = 1;
-/// Of an answer, in bytes: as much as the mux carries at once.
+/// Bytes of an answer: the maximum of the mux.
 const LONGEST: u32 = 4 << 20;
-/// Work between two looks at the clock: about a millisecond.
+/// Work between two checks of the clock: about a millisecond.
 const SLICE: u64 = 1 << 18;
 const TABLES: usize = 8;
-/// One part in so many of the bound is for all tables together, and each may have an eighth of that.
+/// Fraction of the bound for all tables together (1/16); each may use an eighth of that.
 const SHARE_OF_TABLES: usize = 16;
-/// Of an element of a table in bytes, with the room that a table keeps in reserve when it grows.
+/// Bytes of a table element, including the reserve of a table that grows.
 const ELEMENT: usize = 16;
-/// For an instance to be made.
+/// Time limit to create an instance.
 const START: Duration = Duration::from_secs(5);
 
 /// Error of a module.
@@ -40,7 +41,7 @@ pub(crate) enum ModuleError {
     Missing(&'static str),
     #[error("made for version {0} of the plugin API (supported: {API_VERSION})")]
     Version(u64),
-    /// In its own words.
+    /// The plugin's own error text.
     #[error("{0}")]
     Refused(String),
     #[error("{function}: {why}")]
@@ -50,7 +51,7 @@ pub(crate) enum ModuleError {
 }
 
 impl ModuleError {
-    /// The instance can be called again.
+    /// Whether the instance can be called again.
     fn is_answer(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -62,7 +63,7 @@ pub(crate) struct Module {
     module: wasmi::Module,
     memory: usize,
     instance: Option<Running>,
-    /// What the first instance was configured with.
+    /// Configuration of the first instance.
     configured: Option<Vec<u8>>,
 }
 
@@ -75,17 +76,19 @@ struct Running {
 }
 
 impl Module {
-    /// Compiles it, and makes an instance, whose memory and tables may take `memory` bytes together.
+    /// Compiles the module, and creates an instance, whose memory and tables may take `memory`
+    /// bytes together.
     ///
     /// # Errors
-    /// It is no module, no plugin, or does not start.
+    /// It is not a module, not a plugin, or does not start.
     pub(crate) fn load(bytes: &[u8], memory: usize) -> Result<Self, ModuleError> {
         let mut config = Config::default();
-        // The start section would run without a deadline; no compiler of plugins writes one.
+        // The start section would run without a deadline; no compiler of plugins emits one.
         config.consume_fuel(true).allow_start_fn(false);
-        // The limit holds for each memory.
+        // The limit applies to each memory.
         config.wasm_multi_memory(false);
-        // Functions are translated when they are called first; to run out of fuel there could not be resumed.
+        // Functions are translated at their first call, which could not be resumed after running
+        // out of fuel.
         config.fuel_cost(CustomFuelCosts {
             bytes_copied_per_fuel: 64,
             fuel_per_bytes_translated: 0,
@@ -116,7 +119,7 @@ impl Module {
         export.is_some_and(|export| export.func().is_some())
     }
 
-    /// `plugin_configure`; a later instance is configured alike.
+    /// `plugin_configure`; later instances are configured alike.
     ///
     /// # Errors
     /// As [`Module::call`].
@@ -133,14 +136,14 @@ impl Module {
     /// Calls a function of the plugin; an empty answer is an empty message.
     ///
     /// # Errors
-    /// Its own, or what has become of it: then its instance is gone.
+    /// The plugin's own error, or the reason why its instance was dropped.
     pub(crate) fn call(
         &mut self,
         function: &'static str,
         request: &[u8],
         deadline: Instant,
     ) -> Result<Vec<u8>, ModuleError> {
-        // Who has waited for others too long has no time left to call: that is nothing the instance did.
+        // The caller used up its time waiting for other calls; that is not the instance's fault.
         if Instant::now() >= deadline {
             return Err(ModuleError::TimedOut(function.to_owned()));
         }
@@ -249,7 +252,7 @@ impl Running {
         let mut bytes = vec![0; length as usize];
         let read = self.memory.read(&self.store, at as usize, &mut bytes);
         read.map_err(|_| failed("the answer lies outside of its memory"))?;
-        // Only now: an answer may lie where the request was.
+        // Only now: the answer may be at the address of the request.
         if request_at != 0 {
             self.run("free", self.free, request_at)?;
         }
@@ -265,7 +268,7 @@ impl Running {
         }
     }
 
-    /// Runs a function, slice by slice, until it returns or its deadline has passed.
+    /// Runs a function in slices, until it returns or its deadline has passed.
     fn run<P: WasmParams, R: WasmResults>(
         &mut self,
         name: &str,

@@ -1,7 +1,7 @@
-//! A module as a table of handlers: what it exports is what it can subscribe to.
+//! A module as a table of handlers: it subscribes to the events whose functions it exports.
 //!
-//! A module that was made before each event had a function of its own exports `plugin_state_change` and not those: then nine
-//! events go there, as to an old plugin that is a program.
+//! A module older than the dedicated functions exports `plugin_state_change` instead: it receives
+//! nine events, like an old plugin that is a program.
 
 use std::{
     sync::Arc,
@@ -18,14 +18,15 @@ use crate::{
     module::{Module, ModuleError},
 };
 
-/// For a call whose caller does not say how long it waits.
+/// For a call whose caller reports no limit.
 const USUAL: Duration = Duration::from_secs(2);
 
 const STATE_CHANGE: &str = "plugin_state_change";
 
 type Shared = Arc<Mutex<Module>>;
 
-/// One call at a time: an instance has one thread. It waits on a thread of its own, so that the connection lives on.
+/// One call at a time: an instance has one thread. It runs on a separate thread, so that the
+/// connection is served meanwhile.
 async fn ask(module: &Shared, function: &'static str, request: Vec<u8>) -> Result<Vec<u8>> {
     answer(module, move |module, deadline| {
         module.call(function, &request, deadline)
@@ -41,7 +42,7 @@ async fn answer(
     let answer = tokio::task::spawn_blocking(move || call(&mut module.lock(), deadline)).await?;
     let answer = answer.inspect_err(|error| say("error", &error.to_string()));
     if matches!(answer, Err(ModuleError::TimedOut(_))) && nri::time_left().is_some() {
-        // The runtime stops waiting at this very moment, and decides what that means: an error would race with it.
+        // The runtime stops waiting now and decides the outcome: an error would race with that.
         std::future::pending::<()>().await;
     }
     Ok(answer?)
@@ -85,13 +86,13 @@ fn with_control(handlers: Handlers, module: &Shared) -> Handlers {
         })
         .shutdown(move |_| {
             let module = ended.clone();
-            // It is told, and has nothing more to say.
+            // The answer to a notification is ignored.
             async move { drop(ask(&module, "plugin_shutdown", Vec::new()).await) }
         })
 }
 
-/// A handler for each event that there is a function for. The last word says what of the object goes to
-/// `plugin_state_change` where there is none: `none` for events that it does not tell of.
+/// A handler for each event with an exported function. The last word is the object passed to
+/// `plugin_state_change` otherwise: `none` for events without it.
 macro_rules! events {
     ($handlers:ident, $module:ident; $($function:literal $request:ident $event:ident $old:tt;)*) => {
         $(if $module.lock().has($function) {

@@ -1,11 +1,11 @@
-//! What the host of a runtime has, as far as an adjustment can ask for more.
+//! Host resources that an adjustment can refer to.
 
 use std::{fs, ops::RangeInclusive};
 
 const CPUS: &str = "/sys/devices/system/cpu/online";
 const MEMS: &str = "/sys/devices/system/node/online";
 
-/// CPUs and memory nodes as the kernel lists them; `None`: not known, and not looked at.
+/// CPUs and memory nodes in the kernel's list format; `None`: unknown, and not checked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Host {
     pub cpus: Option<String>,
@@ -13,7 +13,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// This one, but for the CPUs that are given.
+    /// This host, except for the given CPUs.
     pub(crate) fn here(cpus: Option<String>) -> Self {
         let read = |path| {
             let list = fs::read_to_string(path).ok()?;
@@ -26,7 +26,7 @@ impl Host {
     }
 }
 
-/// `0-3,7`, as the kernel reads lists; `None` for anything else.
+/// `0-3,7`, as the kernel parses lists; `None` for anything else.
 pub(super) fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
     let number = |text: &str| text.parse::<u32>().ok();
     let ranges = list.split(',').map(|range| match range.split_once('-') {
@@ -39,7 +39,7 @@ pub(super) fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
 /// Whether everything in `list` is in `all`.
 pub(super) fn is_within(list: &str, all: &str) -> bool {
     let all = ranges(all).unwrap_or_default();
-    // Ranges of a kernel's list do not touch each other.
+    // Ranges of a kernel's list are never adjacent.
     let is_in = |one: &RangeInclusive<u32>| {
         all.iter()
             .any(|of| of.contains(one.start()) && of.contains(one.end()))

@@ -1,6 +1,7 @@
-//! The words that runtimes know.
+//! Words known to runtimes.
 
-/// Options of mounts, each also as its contrary (`noexec`), and both also for all mounts below (`rexec`, `rnoexec`).
+/// Mount options, each also negated (`noexec`), and both also for all mounts below (`rexec`,
+/// `rnoexec`).
 const FLAGS: &[&str] = &[
     "atime",
     "dev",
@@ -11,7 +12,7 @@ const FLAGS: &[&str] = &[
     "suid",
     "symfollow",
 ];
-/// Each also as its contrary.
+/// Each also negated.
 const OF_FILE_SYSTEMS: &[&str] = &["iversion", "lazytime", "mand"];
 /// Each also for all mounts below.
 const OF_TREES: &[&str] = &[
@@ -35,7 +36,8 @@ const OTHERS: &[&str] = &[
     "tmpcopyup",
 ];
 
-/// Whether the OCI specification or the kernel's mount(8) knows this option; `key=value` ones are the file system's own.
+/// Whether the OCI specification or mount(8) has this option; `key=value` ones belong to the file
+/// system.
 pub(super) fn is_mount_option(option: &str) -> bool {
     let is = |words: &[&str], prefixes: &[&str]| {
         let mut bare = prefixes.iter().filter_map(|p| option.strip_prefix(p));
@@ -50,7 +52,7 @@ pub(super) fn is_mount_option(option: &str) -> bool {
 pub(super) const NAMESPACES: &[&str] = &[
     "cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts",
 ];
-/// Sysctls that belong to a namespace, by their start.
+/// Prefixes of sysctls that belong to a namespace.
 pub(super) const SYSCTLS: &[&str] = &[
     "fs.mqueue.",
     "kernel.msg",

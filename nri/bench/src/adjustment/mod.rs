@@ -1,6 +1,7 @@
-//! What no runtime can carry out in an adjustment. Pure, but for a look whether the path of a namespace is there.
+//! Finds invalid parts of an adjustment. Pure, except for a check whether a namespace's path
+//! exists.
 //!
-//! Removal markers (`-key`) are left alone: they name what goes.
+//! Removal markers (`-key`) are ignored: they name removed entries.
 
 mod host;
 mod known;
@@ -20,10 +21,10 @@ pub(crate) use host::Host;
 use host::{is_within, ranges};
 use known::{NAMESPACES, SYSCTLS, is_mount_option};
 
-/// No process starts with less: CRI-O refuses less than 500 KiB for crun, and than 12 MiB for runc.
+/// Minimum memory of a process: CRI-O rejects less than 500 KiB for crun, and than 12 MiB for runc.
 const LEAST_MEMORY: i64 = 500 << 10;
 
-/// Everything wrong, a line each. `namespaces`: paths that are there, as [`namespaces_of`] has them.
+/// All errors, one per line. `namespaces`: existing paths, from [`namespaces_of`].
 pub(crate) fn wrong(
     adjust: &ContainerAdjustment,
     host: &Host,
@@ -207,7 +208,7 @@ fn device_wrong(device: &LinuxDevice, all: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with resources, of an adjustment or an update.
+/// Errors of resources, of an adjustment or an update.
 pub(crate) fn resources_wrong(resources: &LinuxResources, host: &Host) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(memory) = &resources.memory {
@@ -273,7 +274,7 @@ pub(crate) fn is_list(list: &str) -> bool {
     list.is_empty() || ranges(list).is_some()
 }
 
-/// Paths of namespaces that the runtime itself names to plugins: these are there.
+/// Paths of namespaces that the runtime itself sends to plugins: these exist.
 pub(crate) fn namespaces_of(pod: Option<&PodSandbox>, container: &Container) -> Vec<String> {
     let of_pod = pod
         .and_then(|pod| pod.linux.as_ref())

@@ -1,4 +1,4 @@
-//! What a plugin made of a creation when it was recorded, as what a scenario expects of it.
+//! Turns a plugin's recorded answer to a creation into expectations of a scenario.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use crate::{
     line::{inline, key},
 };
 
-/// Lines of a step, as far as a scenario can ask for it. `named`: the name of a container of this id; `own`: the id of the one
-/// that is updated.
+/// Lines of a step, as far as a scenario can express them. `named`: the name of a container of this
+/// id; `own`: the id of the updated one.
 pub(super) fn expected(
     answer: &Value,
     own: Option<&str>,
@@ -56,7 +56,7 @@ pub(super) fn expected(
     lines
 }
 
-/// What is removed is not in what comes of it.
+/// Removed entries are not in the result.
 fn without_removals(value: &mut Value, name: &str, of_map: bool) {
     let marked = |text: Option<&str>| text.is_some_and(|text| text.starts_with('-'));
     match value {
@@ -75,14 +75,14 @@ fn without_removals(value: &mut Value, name: &str, of_map: bool) {
                     .any(|key| marked(element.get(*key).and_then(Value::as_str)))
             };
             list.retain(|element| !element.as_object().is_some_and(removes));
-            // A variable that is redacted is only named.
+            // Of a redacted variable only the name is expected.
             for element in list.iter_mut() {
                 if let Some(fields) = element.as_object_mut() {
                     fields.retain(|_, value| value.as_str() != Some(REDACTED));
                 }
                 without_removals(element, "", false);
             }
-            // The mark of arguments that replace others.
+            // The marker of arguments that replace others.
             if name == "args" && list.first().and_then(Value::as_str) == Some("") {
                 list.remove(0);
             }

@@ -1,4 +1,4 @@
-//! A scenario to begin with: from a pod as Kubernetes writes it, from a recording, or from nothing.
+//! Creates a first scenario: from a Kubernetes pod, from a recording, or from a template.
 
 mod expected;
 mod pod;
@@ -12,10 +12,11 @@ use pod::{Container, Pod};
 
 pub(crate) use recording::scenario as from_script;
 
-/// The scenario of who has no pod at hand.
+/// The scenario without a pod.
 pub(crate) const TEMPLATE: &str = include_str!("template.toml");
 
-/// The scenario of a pod's whole life. `text` is YAML or JSON: a Pod, or what has a template of one.
+/// The scenario of a pod's complete life. `text` is YAML or JSON: a Pod, or an object with its
+/// template.
 pub(crate) fn from_pod(text: &str) -> Result<String, String> {
     let pod = Pod::read(text)?;
     let mut out = String::from(
@@ -48,7 +49,7 @@ fn describe(out: &mut String, container: &Container) -> Result<(), String> {
     if !args.is_empty() {
         let _ = writeln!(out, "args = [{}]", args.join(", "));
     }
-    // What comes from elsewhere (valueFrom) is not in the pod.
+    // External values (valueFrom) are not in the pod.
     let env = container.env.iter().filter_map(|env| {
         let value = env.value.as_ref()?;
         Some(quoted(&format!("{}={value}", env.name)))

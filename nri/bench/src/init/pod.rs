@@ -1,4 +1,4 @@
-//! A pod as Kubernetes writes it, as far as a runtime is told of it.
+//! A Kubernetes pod, reduced to the fields that a runtime gets.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::quantity;
 
-/// The period that kubelets give.
+/// The period that kubelets set.
 const PERIOD: i64 = 100_000;
 
 /// A pod with all its containers, init containers first.
@@ -124,7 +124,8 @@ impl Pod {
 }
 
 impl Container {
-    /// What a kubelet makes of requests and limits: the field below `linux.resources`, and its value.
+    /// The kubelet's values for requests and limits: the field below `linux.resources`, and its
+    /// value.
     pub(super) fn resources(&self) -> Result<Vec<(&'static str, i64)>, String> {
         let bad = |what: &str, text: &str| {
             format!(

@@ -1,5 +1,5 @@
-//! The scenario of what a recording tells of one plugin's connection: its pods and containers, what happened to them, and
-//! what the plugin made of it.
+//! Turns the recording of one plugin's connection into a scenario: its pods and containers, their
+//! events, and the plugin's answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
     replay::{Answer, Call, Script},
 };
 
-/// What a runtime fills in by itself.
+/// Fields that a runtime fills in.
 const OF_THE_RUNTIME: [&str; 8] = [
     "created_at",
     "exit_code",
@@ -27,7 +27,7 @@ const OF_THE_RUNTIME: [&str; 8] = [
     "state",
 ];
 
-/// A scenario that does the same again.
+/// A scenario that repeats the recording.
 pub(crate) fn scenario(script: &Script) -> String {
     let mut told = Told::default();
     let calls = script.calls.iter().filter(|c| c.from == Side::Runtime);
@@ -47,7 +47,7 @@ pub(crate) fn scenario(script: &Script) -> String {
     out
 }
 
-/// What has been read so far, as text and as what the runtime of the scenario has then.
+/// The recording so far, as text and as the state of the scenario's runtime.
 #[derive(Default)]
 struct Told {
     head: String,
@@ -55,7 +55,7 @@ struct Told {
     objects: String,
     steps: String,
     joined: bool,
-    /// What is expected of the plugin when it joins.
+    /// Expectations of the plugin's join.
     of_join: String,
     /// The pods and containers of the parts of Synchronize so far.
     listed: (Vec<Value>, Vec<Value>),
@@ -121,7 +121,7 @@ impl Told {
         }
     }
 
-    /// What was there when the plugin came, once the last part of it is there.
+    /// The objects at the plugin's join, once the last part has arrived.
     fn synchronize(&mut self, call: &Call) {
         let list = |key: &str| {
             let list = call.message.get(key).and_then(Value::as_array);
@@ -133,7 +133,7 @@ impl Told {
             return;
         }
         let (pods, containers) = std::mem::take(&mut self.listed);
-        // The plugin was shown the list once more: it has learnt of each since.
+        // A repeated list: the plugin has seen events of each object since.
         if self.joined {
             return;
         }
@@ -220,12 +220,12 @@ impl Told {
                     object.there = false;
                 }
             }
-            // The others come by themselves.
+            // The others follow from these.
             _ => {}
         }
     }
 
-    /// What the plugin may refuse.
+    /// A step that the plugin may reject.
     fn asked(&mut self, what: &str, call: &Call, pod: &Value, container: &Value) {
         if self.of_container(what, pod, container) {
             self.message(call, "linux_resources", "resources");
@@ -257,7 +257,7 @@ impl Told {
         self.steps.push_str(&lines);
     }
 
-    /// A step that the plugin has refused.
+    /// A step that the plugin rejected.
     fn refused(&mut self, call: &Call, then: impl FnOnce(&mut Self)) {
         if let Answer::Error(Failure { message, .. }) = &call.answer {
             let _ = writeln!(self.steps, "expect.error = {}", quoted(message));
@@ -288,7 +288,7 @@ impl Told {
         }
     }
 
-    /// False: it is gone already.
+    /// False: it was removed already.
     fn of_container(&mut self, what: &str, pod: &Value, container: &Value) -> bool {
         if self.containers.get(id(container)).is_some_and(|c| !c.there) {
             return false;
@@ -300,7 +300,7 @@ impl Told {
         name.is_some()
     }
 
-    /// The name of a pod that runs: from here on if it was not known.
+    /// The name of a running pod, which is added if it was unknown.
     fn pod(&mut self, pod: &Value) -> Option<String> {
         let id = self.known_pod(pod)?;
         if !self.pods[&id].there {
@@ -344,7 +344,7 @@ impl Told {
         Some(id)
     }
 
-    /// The name of a container that is there: created here if it was not.
+    /// The name of an existing container, which is created if it was unknown.
     fn container(&mut self, pod: &Value, container: &Value) -> Option<String> {
         let (of, id) = (id(pod).to_owned(), id(container).to_owned());
         if let Some(known) = self.containers.get(&id) {
@@ -366,7 +366,7 @@ impl Told {
         Some(name)
     }
 
-    /// Its own, if no other has it: a scenario knows its objects by name alone.
+    /// Its own name, if unique: a scenario identifies its objects by name only.
     fn name(&mut self, object: &Value) -> String {
         let own = object
             .get("name")

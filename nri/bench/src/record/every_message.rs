@@ -42,7 +42,7 @@ fn with_secrets(value: &mut Value) {
     }
 }
 
-/// The owners of a validation have numbers as keys, which no other message has.
+/// The owners of a validation have numeric keys, unlike all other messages.
 fn validation() -> ValidateContainerAdjustmentRequest {
     let compound = CompoundFieldOwners {
         owners: [("A".into(), "10-a".into()), ("B".into(), String::new())].into(),
@@ -103,7 +103,7 @@ fn calls() -> Vec<Call> {
     all
 }
 
-/// What a recording of all calls has, as text.
+/// The text of a recording of all calls.
 fn recorded(env: Values, calls: &[Call]) -> String {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("r.jsonl");

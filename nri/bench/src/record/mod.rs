@@ -1,4 +1,4 @@
-//! A proxy in front of a runtime's socket, which records what passes it and changes nothing.
+//! A proxy in front of a runtime's socket, which records the traffic unchanged.
 //!
 //! ```text
 //!   plugin ◄──► --listen ── Proxy ── --nri ◄──► runtime
@@ -30,12 +30,12 @@ use tokio::{
 };
 
 const PIECE: usize = 64 << 10;
-/// How long the file may take to be whole after the end.
+/// Time limit to complete the file at the end.
 const FLUSH: Duration = Duration::from_secs(10);
-/// Between two tries to accept, where that fails.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where plugins connect, and where their traffic goes; the socket is gone when it is dropped.
+/// The plugins' socket and the destination of their traffic; dropping it removes the socket.
 pub(crate) struct Proxy {
     listener: UnixListener,
     listen: PathBuf,
@@ -46,13 +46,13 @@ pub(crate) struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // An error says that somebody else has removed it.
+        // An error means that it was removed already.
         let _ = std::fs::remove_file(&self.listen);
     }
 }
 
 impl Proxy {
-    /// Listens, and begins the file.
+    /// Listens, and creates the file.
     pub(crate) fn new(
         runtime: &Path,
         listen: &Path,
@@ -70,7 +70,7 @@ impl Proxy {
         })
     }
 
-    /// Takes plugins in, until it is dropped.
+    /// Accepts plugins until it is dropped.
     pub(crate) async fn serve(&mut self) {
         loop {
             tokio::select! {
@@ -90,7 +90,7 @@ impl Proxy {
         }
     }
 
-    /// Cuts every connection and ends the file.
+    /// Closes every connection and completes the file.
     pub(crate) async fn end(mut self) -> Summary {
         self.connections.shutdown().await;
         self.recorder.finish(FLUSH)
@@ -113,13 +113,13 @@ fn recorder(file: &Path, env: Values) -> io::Result<Recorder> {
     })
 }
 
-/// For this user alone, in place of a socket that nobody serves any more.
+/// For this user only; replaces a socket without a server.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
-    // Made for nobody: not even for the moment until its mode is set.
+    // Created without permissions, so that it is never open before its mode is set.
     let usual = umask(Mode::RWXU | Mode::RWXG | Mode::RWXO);
     let listener = UnixListener::bind(path);
     umask(usual);
@@ -128,7 +128,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// One connection to its end.
+/// Serves one connection until it ends.
 async fn relay(plugin: UnixStream, runtime: PathBuf, seen: Arc<RecordedConnection>) {
     let runtime = match UnixStream::connect(&runtime).await {
         Ok(runtime) => runtime,
@@ -149,7 +149,7 @@ async fn relay(plugin: UnixStream, runtime: PathBuf, seen: Arc<RecordedConnectio
     }
 }
 
-/// Passes on what one side sends; its end as an end.
+/// Forwards the bytes of one side, and its end.
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -161,7 +161,7 @@ async fn pass(
         let read = from.read(&mut piece).await?;
         if read == 0 {
             seen.closed(Some(side), "");
-            // Who is gone altogether needs no end.
+            // A closed peer needs no end.
             let _ = to.shutdown().await;
             return Ok(());
         }
@@ -170,7 +170,7 @@ async fn pass(
     }
 }
 
-/// What it came to, in a line.
+/// A one-line summary.
 pub(crate) fn told(summary: &Summary, file: &Path) -> String {
     let (file, connections, lines) = (file.display(), summary.connections, summary.lines);
     let mut text = format!("{file}: {connections} connections, {lines} lines");

@@ -1,4 +1,4 @@
-//! The rules, as far as a recording lets them be judged. Pure.
+//! The rules, as far as a recording can prove them. Pure.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     scenario::unnamed,
 };
 
-/// Containers that the plugin could know of.
+/// Containers that the plugin has been notified of.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     there: BTreeSet<String>,
@@ -37,7 +37,7 @@ impl Known {
         }
     }
 
-    /// What this call tells.
+    /// Records the objects in this call.
     pub(super) fn sees(&mut self, call: &Call) {
         let id = |container: &Value| container.get("id")?.as_str().map(str::to_owned);
         let listed = call.message.get("containers").and_then(Value::as_array);
@@ -58,7 +58,7 @@ impl Known {
         }
     }
 
-    /// What is wrong with the updates and evictions of a message.
+    /// Errors in the updates and evictions of a message.
     pub(super) fn of_updates(&self, message: &Value) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (list, deed) in [("update", "an update"), ("evict", "an eviction")] {
@@ -91,13 +91,13 @@ impl Known {
     }
 }
 
-/// What an answer to Configure subscribes to.
+/// The subscription in an answer to Configure.
 pub(crate) fn subscribed(answer: &Value) -> Option<EventMask> {
     let events = answer.get("events").and_then(Value::as_i64).unwrap_or(0);
     EventMask::from_wire(i32::try_from(events).ok()?).ok()
 }
 
-/// What is wrong with an answer, whatever was answered then.
+/// Errors in an answer, independent of the recorded one.
 pub(super) fn of_answer(call: &Call, came: &Came, limit: Duration, known: &Known) -> Vec<Finding> {
     let method = &call.method;
     let (rule, what) = match came {

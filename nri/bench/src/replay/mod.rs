@@ -1,4 +1,5 @@
-//! Plays a recording to a plugin, over the real wire, and compares what it answers with what was answered then.
+//! Replays a recording to a plugin, over the real wire, and compares its answers with the recorded
+//! ones.
 //!
 //! ```text
 //!   recording ─► script ─► Replay ─► runtime (frames) ◄─ tap/ ◄─ the plugin (plugin.rs)
@@ -37,23 +38,23 @@ use judge::Known;
 
 use runtime::{Came, Runtime};
 
-/// How long the plugin may take to register.
+/// Time limit of the plugin's registration.
 const JOIN: Duration = Duration::from_secs(10);
-/// For a call whose recording does not say how long it had.
+/// For a call without a recorded limit.
 const CALL: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How to play.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub(crate) struct Manners {
     pub how: How,
-    /// Where plugins connect; a place of its own without one.
+    /// The plugins' socket; a temporary one by default.
     pub socket: Option<PathBuf>,
-    /// As fast as it was recorded, and not as fast as the plugin answers.
+    /// At the recorded pace instead of the plugin's.
     pub pace: bool,
 }
 
-/// Plays one connection. `name` is what the report is called.
+/// Replays one connection. `name` is the title of the report.
 pub(crate) async fn replay(
     name: String,
     script: Script,
@@ -78,11 +79,11 @@ struct Replay {
     program: Program,
     instance: Option<Instance>,
     known: Known,
-    /// What the plugin subscribes to now; `None` before Configure.
+    /// The plugin's current subscription; `None` before Configure.
     events: Option<nri::EventMask>,
-    /// It does not know the calls that are else a StateChange.
+    /// It lacks the calls that otherwise are a StateChange.
     old: bool,
-    /// Calls of the plugin that have not come in their place.
+    /// Recorded calls of the plugin that are still missing.
     awaited: Vec<Call>,
     report: Report,
     _dir: tempfile::TempDir,
@@ -131,7 +132,7 @@ impl Replay {
         })
     }
 
-    /// An error says why nothing was tried.
+    /// An error means that nothing was replayed.
     async fn play(&mut self, pace: bool) -> Result<(), String> {
         self.tap.listen().map_err(|e| e.to_string())?;
         self.instance = self.program.start(&self.tap).map_err(|e| e.to_string())?;
@@ -141,11 +142,11 @@ impl Replay {
         for (played, call) in calls.iter().enumerate() {
             if pace {
                 let pause = Duration::try_from_secs_f64(call.at - last).unwrap_or_default();
-                // That it has gone meanwhile is seen at the call.
+                // A lost connection is noticed at the call.
                 let _ = runtime.until(Instant::now() + pause, |_| false).await;
                 last = call.at;
             }
-            // What the runtime was told last must be heard before it says goodbye.
+            // The last call to the runtime must arrive before it sends Shutdown.
             if call.method == "Shutdown" {
                 self.settle(&mut runtime).await;
             }
@@ -193,7 +194,7 @@ impl Replay {
                     match there.until(soon, |r| r.registered.is_some()).await {
                         Ok(true) => break,
                         Ok(false) => {}
-                        // Another connection may come.
+                        // Another connection may follow.
                         Err(_) => runtime = None,
                     }
                 }
@@ -233,7 +234,8 @@ impl Replay {
         Ok(runtime)
     }
 
-    /// One call of the recorded runtime. `None`: it is not in what the plugin subscribes to, and was answered with nothing.
+    /// One call of the recorded runtime. `None`: the plugin does not subscribe to it, and the
+    /// recorded answer was empty.
     async fn call(&mut self, runtime: &mut Runtime, call: &Call) -> Option<StepReport> {
         let began = std::time::Instant::now();
         let mut step = StepReport {
@@ -249,7 +251,7 @@ impl Replay {
                 Some(recorded) => differences(&recorded, &nothing),
                 None => Vec::new(),
             };
-            // That it does not subscribe is said once, at Configure.
+            // A missing subscription is reported once, at Configure.
             return (!step.differences.is_empty()).then_some(step);
         }
         let limit = call.timeout.unwrap_or(CALL);
@@ -265,7 +267,7 @@ impl Replay {
         Some(step)
     }
 
-    /// As a StateChange where the plugin, or the recorded runtime, knows nothing else.
+    /// Uses StateChange if the plugin, or the recorded runtime, supports only that.
     async fn ask(&mut self, runtime: &mut Runtime, call: &Call, limit: Duration) -> Came {
         let plain = is_plain(&call.method);
         if !(plain && self.old) {
@@ -302,7 +304,7 @@ impl Replay {
         }
         step.outcome = Some(match (outcome, step.differences.is_empty()) {
             (SAME, false) => DIFFERENT,
-            // An error is the same where it is the recorded one.
+            // An error is the same if it equals the recorded one.
             (ERROR | TIMED_OUT, true) => SAME,
             (outcome, _) => outcome,
         });
@@ -318,7 +320,7 @@ impl Replay {
         self.report.steps.push(step);
     }
 
-    /// The connection is closed; a launched plugin ends with it.
+    /// Closes the connection; a launched plugin ends with it.
     async fn end(&mut self) {
         self.tap.drained().await;
         let mut findings = self.tap.take_findings();
@@ -330,7 +332,7 @@ impl Replay {
             }
             instance.stop().await;
         }
-        // A plugin that ended by itself may have said why with its last words only.
+        // The reason of a plugin's end may be in its last output only.
         if let (false, Some(last)) = (findings.is_empty(), self.report.steps.last_mut()) {
             last.findings.extend(findings);
         }

@@ -1,4 +1,4 @@
-//! What the plugin asks for of its own accord, beside what it asked for when it was recorded.
+//! Compares the plugin's unsolicited calls with the recorded ones.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::{DIFFERENT, Replay, SAME, runtime::Runtime, script::Call, title};
 use crate::{differ::differences, report::StepReport};
 
-/// How long a call that the plugin made then may take to come.
+/// Wait for a recorded call of the plugin.
 const OWN_CALL: Duration = Duration::from_secs(1);
-/// And once one has not come.
+/// The same after one was missing.
 const LATER_CALL: Duration = Duration::from_millis(100);
 
 impl Replay {
@@ -30,7 +30,7 @@ impl Replay {
             let mut made = runtime.made.iter();
             made.position(|m| !m.matched && differences(&call.message, &m.message).is_empty())
         };
-        // That it has gone is seen at the next call.
+        // A lost connection is noticed at the next call.
         let _ = runtime
             .until(deadline, |runtime| same(runtime).is_some())
             .await;
@@ -49,12 +49,12 @@ impl Replay {
         Some(step)
     }
 
-    /// What the plugin asked for then and not now, and the other way round.
+    /// Reports missing and additional calls of the plugin.
     pub(super) async fn settle(&mut self, runtime: &mut Runtime) {
         let wanted = self.awaited.len();
         let open = |runtime: &Runtime| runtime.made.iter().filter(|made| !made.matched).count();
         if wanted > 0 {
-            // That it has gone is seen at the next call.
+            // A lost connection is noticed at the next call.
             let _ = runtime
                 .until(Instant::now() + OWN_CALL, |r| open(r) >= wanted)
                 .await;

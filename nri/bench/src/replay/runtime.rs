@@ -1,4 +1,5 @@
-//! The runtime's end of a connection, as it was recorded: calls that are given to it, and answers that it has on file.
+//! The runtime's end of a replayed connection: makes the given calls, and returns the recorded
+//! answers.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::differ::differences;
 
 const PIECE: usize = 16 << 10;
 
-/// What became of a call to the plugin.
+/// Result of a call to the plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Came {
     Answer {
@@ -27,7 +28,7 @@ pub(super) enum Came {
         payload: Vec<u8>,
     },
     Error(Failure),
-    /// It is no such message.
+    /// It does not parse as the message.
     Garbage(String),
     TimedOut,
     Lost(String),
@@ -45,7 +46,7 @@ pub(super) struct Registered {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Made {
     pub message: Value,
-    /// It was told apart from the others by one of the recording.
+    /// It was identified by a recorded one.
     pub matched: bool,
 }
 
@@ -54,12 +55,12 @@ pub(super) struct Runtime {
     reader: Reader,
     env: Values,
     last_id: u32,
-    /// Answers that nobody has taken yet, by call.
+    /// Received answers that are not taken yet, by call.
     answers: BTreeMap<u32, Message>,
     pub registered: Option<Registered>,
-    /// What the plugin asked for, in order.
+    /// The plugin's requests, in order.
     pub made: Vec<Made>,
-    /// What the recorded runtime answered to each UpdateContainers, until one has got it.
+    /// The recorded answers to UpdateContainers, until each is used.
     on_file: Vec<Option<Call>>,
 }
 
@@ -125,7 +126,7 @@ impl Runtime {
             return Came::Garbage("the answer cannot be decoded".to_owned());
         };
         if let Some(Status { code, message }) = response.status.filter(|s| s.code != 0) {
-            // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
+            // A plugin's ttrpc may watch its time limit, and report it first.
             return match code == Code::DeadlineExceeded as i32 {
                 true => Came::TimedOut,
                 false => Came::Error(Failure { code, message }),
@@ -141,7 +142,7 @@ impl Runtime {
         }
     }
 
-    /// Hears the plugin until this holds; false if it did not in time.
+    /// Reads from the plugin until this is true; false at the limit.
     pub(super) async fn until(
         &mut self,
         deadline: Instant,
@@ -212,7 +213,7 @@ impl Runtime {
         }
     }
 
-    /// The recorded answer to the same call, or that everything went well.
+    /// The recorded answer to the same call, or success.
     fn update(&mut self, message: Value) -> Result<Vec<u8>, Status> {
         let message = self.as_recorded(message);
         let same = |call: &&mut Option<Call>| {

@@ -1,4 +1,5 @@
-//! What is played: one connection of a recording, as the calls that its runtime made, in order. Pure.
+//! A script to replay: one connection of a recording, as the calls that its runtime made, in order.
+//! Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,34 +8,34 @@ use nri_record::{Failure, Line, Recording, Side, Values, What};
 use serde_json::{Value, json};
 
 const BETA: &str = "nri.pkg.api.v1beta1.";
-/// What an old plugin is told by StateChange.
+/// The call for events to an old plugin.
 const STATE_CHANGE: &str = "StateChange";
 
 /// One connection, from Configure to its end.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Script {
-    /// `NN-name`, as it registered.
+    /// `NN-name`, as registered.
     pub plugin: String,
     pub connection: u64,
     /// It registered as v1beta1.
     pub beta: bool,
-    /// The recorded runtime was seen to serve v1beta1.
+    /// The recorded runtime served v1beta1.
     pub serves_beta: bool,
-    /// The recorded runtime was seen to make calls of their own for what is else a StateChange.
+    /// The recorded runtime made dedicated calls for events that otherwise are a StateChange.
     pub dedicated: bool,
     pub env: Values,
-    /// What either side called, in order.
+    /// The calls of both sides, in order.
     pub calls: Vec<Call>,
-    /// What its reader should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// A call of the runtime, or an UpdateContainers that the plugin made of its own accord.
+/// A call of the runtime, or an unsolicited UpdateContainers of the plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {
     pub at: f64,
     pub from: Side,
-    /// Of an event, its own call: a StateChange has become it.
+    /// The dedicated method of an event, also for a StateChange.
     pub method: String,
     pub message: Value,
     pub timeout: Option<Duration>,
@@ -45,14 +46,14 @@ pub(crate) struct Call {
 pub(crate) enum Answer {
     Message(Value),
     Error(Failure),
-    /// None is in the recording.
+    /// The recording has none.
     Missing,
-    /// There was one that is not on file, or cannot be read.
+    /// It was not recorded, or cannot be parsed.
     Unread,
 }
 
 impl Answer {
-    /// As the message that it is compared as; `None` where there is nothing to compare with.
+    /// The message to compare; `None` if nothing is comparable.
     pub(crate) fn as_value(&self) -> Option<Value> {
         match self {
             Self::Message(message) => Some(message.clone()),
@@ -68,10 +69,10 @@ pub(super) fn of_failure(failure: &Failure) -> Value {
     json!({"error": {"code": failure.code, "message": failure.message}})
 }
 
-/// The connections of the plugin that is asked for: `NN-name`, or `name`; of the only one if none is.
+/// The connections of the requested plugin: `NN-name`, or `name`; the only one by default.
 ///
 /// # Errors
-/// There is none such, or there are several and none is asked for; with their names.
+/// It does not exist, or several exist and none is requested; with their names.
 pub(crate) fn scripts(recording: &Recording, plugin: Option<&str>) -> Result<Vec<Script>, String> {
     let mut all = all(recording);
     all.retain(|script| script.calls.iter().any(|call| call.method == "Configure"));
@@ -107,10 +108,10 @@ fn or_none(listed: &str) -> &str {
     }
 }
 
-/// A connection while it is read.
+/// A connection being read.
 struct Reading {
     script: Script,
-    /// Calls without an answer, by who made them and their id; where they stand.
+    /// Unanswered calls, by caller and id, with their positions.
     open: BTreeMap<(Side, u32), usize>,
 }
 
@@ -220,7 +221,7 @@ impl Reading {
                 if let Some(fields) = call.message.as_object_mut() {
                     fields.remove("event");
                 }
-                // The answer to its own call was that there is no such call.
+                // The answer to the dedicated call was UNIMPLEMENTED.
                 if let Some(last) = self.script.calls.last()
                     && last.from == Side::Runtime
                     && last.method == call.method

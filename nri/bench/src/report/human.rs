@@ -1,4 +1,4 @@
-//! A report as lines, in colour where it is wanted.
+//! A report as text lines, optionally in colour.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
 const DIM: &str = "2";
-/// Where the time of a step stands.
+/// Column of a step's time.
 const WIDTH: usize = 64;
 
-/// Paints, or does not.
+/// Adds colours if true.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint(pub bool);
 
@@ -25,7 +25,7 @@ impl Paint {
     }
 }
 
-/// The whole report.
+/// The complete report.
 pub(crate) fn render(report: &Report, paint: Paint) -> String {
     let mut out = format!("{}\n", report.scenario);
     for (n, step) in report.steps.iter().enumerate() {
@@ -79,7 +79,7 @@ fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     let (mark, colour) = match (step.held(), step.outcome) {
         _ if step.skipped.is_some() => ("skipped", YELLOW),
         (true, outcome) => (outcome.unwrap_or("ok"), GREEN),
-        // The answer is as it was, and breaks a rule.
+        // The answer is unchanged, but breaks a rule.
         (false, None | Some("same")) => ("FAILED", RED),
         (false, Some(outcome)) => (outcome, RED),
     };
@@ -114,7 +114,7 @@ fn render_step(out: &mut String, n: usize, step: &StepReport, paint: Paint) {
     }
 }
 
-/// After the mark a line of TOML, which `expect` of a scenario may have.
+/// After the mark a line of TOML, which is valid in `expect` of a scenario.
 fn render_change(change: &Change, paint: Paint) -> String {
     let mut comment = change.by.join(", ");
     if let (Some(before), Some(_)) = (&change.before, &change.after) {

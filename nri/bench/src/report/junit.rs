@@ -1,4 +1,4 @@
-//! Reports as the XML that CI systems read: a suite for each scenario, a case for each step.
+//! Reports as XML for CI systems: a suite for each scenario, a case for each step.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -80,7 +80,7 @@ fn case(out: &mut String, (suite, file): (&str, &str), n: usize, step: &StepRepo
     out.push_str("</testcase>\n");
 }
 
-/// A text in an attribute; what XML cannot hold is left out.
+/// Escapes a text for an attribute; characters invalid in XML are left out.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

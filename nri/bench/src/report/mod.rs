@@ -1,4 +1,4 @@
-//! What a run came to, for people and for programs.
+//! Results of a run, for people and for programs.
 
 pub(crate) mod human;
 pub(crate) mod junit;
@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{changes::Change, differ::Difference, rules::Finding};
 
-/// One scenario, run.
+/// One scenario run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Report {
     pub scenario: String,
@@ -18,38 +18,38 @@ pub(crate) struct Report {
     pub file: String,
     pub plugins: Vec<String>,
     pub steps: Vec<StepReport>,
-    /// The plugin did not join: nothing was tried.
+    /// The plugin did not join: no step was run.
     pub not_joined: Option<String>,
     /// Answers by event, in seconds.
     pub latencies: BTreeMap<String, Latency>,
-    /// It is of a recording that was played.
+    /// It replayed a recording.
     #[serde(skip)]
     pub replayed: bool,
-    /// The end of what the plugin printed, where a step failed.
+    /// The end of the plugin's output, if a step failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub output: String,
 }
 
-/// One step, made.
+/// One step run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct StepReport {
-    /// What it does, and with what: `create web/greeter`.
+    /// Its action and object: `create web/greeter`.
     pub title: String,
     pub line: usize,
-    /// Why it was not made.
+    /// Why it was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
     #[serde(serialize_with = "seconds")]
     pub took: Duration,
     pub changes: Vec<Change>,
     pub notes: Vec<String>,
-    /// Of a replayed event: the answer is the recorded one, or what else became of it.
+    /// Of a replayed event: whether the answer equals the recorded one, or another outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
-    /// Where the answer differs from the recorded one.
+    /// Differences from the recorded answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<Difference>,
-    /// What was expected and is not so.
+    /// Unmet expectations.
     pub failures: Vec<String>,
     pub findings: Vec<Finding>,
     /// Findings that the scenario allows.
@@ -87,7 +87,7 @@ impl Report {
         self.not_joined.is_none() && self.steps.iter().all(StepReport::held)
     }
 
-    /// Counts what plugins answered.
+    /// Counts the answers of plugins.
     pub(crate) fn count(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries.iter().filter(|d| was_called(d)) {
             self.took(nri::mask::event_name(delivery.event), delivery.took);
@@ -100,7 +100,7 @@ impl Report {
         latency.all.push(took);
     }
 
-    /// Sums the counts up.
+    /// Computes the summary.
     pub(crate) fn finish(&mut self) {
         for latency in self.latencies.values_mut() {
             let all = &mut latency.all;
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-/// Whether the plugin was asked at all.
+/// Whether the plugin was called.
 fn was_called(delivery: &Delivery) -> bool {
     let outcome = &delivery.outcome;
     !matches!(
@@ -121,7 +121,7 @@ fn was_called(delivery: &Delivery) -> bool {
     )
 }
 
-/// A time with three digits or so.
+/// A time with about three digits.
 pub(crate) fn short(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {

@@ -1,4 +1,4 @@
-//! Many whole lives of one pod: does the plugin grow, and does it forget?
+//! Many complete lives of one pod: does the plugin grow, and does it forget?
 
 use super::{
     Bench, Over,
@@ -11,7 +11,7 @@ use crate::{
     rules::{Finding, Rule},
 };
 
-/// Lives before the first look at memory: what a program takes once is no growth.
+/// Lives before the first memory measurement: initial allocations are not growth.
 const WARM_UP: u32 = 100;
 
 impl Bench {
@@ -66,7 +66,8 @@ impl Bench {
         Ok(())
     }
 
-    /// One life; gives the adjustment, without the ids that differ. `None`: it was refused, or the plugin is lost.
+    /// One life; returns the adjustment, without the ids that differ. `None`: it was rejected, or
+    /// the plugin was lost.
     async fn life(
         &mut self,
         pod: &str,
@@ -88,7 +89,7 @@ impl Bench {
             return Ok(None);
         }
         settle(self.runtime.remove_pod(pod).await, came)?;
-        // As they come, or a thousand pods would be kept.
+        // Collected as they arrive, to keep memory bounded.
         self.collect(came, report);
         let mut text = as_json(&adjust).to_string();
         if let Ok((pod, container)) = ids {

@@ -1,4 +1,4 @@
-//! What a step's deliveries, wishes and messages say of the plugin: what came of the step, and the rules.
+//! Evaluates a step's deliveries, requests and messages: its results, and broken rules.
 
 use nri::{Code, Delivery, Outcome, PluginEvent, mask::event_name, policy::Class};
 use nri_testing::{Place, Wish, WishKind};
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Bench {
-    /// Takes in what has come since the last look.
+    /// Collects the results since the last call.
     pub(super) fn collect(&mut self, came: &mut Came, report: &mut StepReport) {
         let deliveries = self.runtime.take_deliveries().into_iter();
         let deliveries: Vec<_> = deliveries.filter(|d| self.is_ours(d)).collect();
@@ -64,7 +64,7 @@ impl Bench {
         }
     }
 
-    /// Compares what came with what was expected.
+    /// Compares the results with the expectations.
     pub(super) fn conclude(&self, expect: &[Expected], came: Came, report: &mut StepReport) {
         let mut accepts_refusal = false;
         for expected in expect {
@@ -78,7 +78,7 @@ impl Bench {
         if let Some(reason) = &came.refused {
             if accepts_refusal {
                 report.note(format!("refused, as expected: {reason}"));
-                // The reason of the refusal is no news.
+                // The reason of the rejection is expected.
                 let is_reason = |rule| matches!(rule, Rule::Conflict | Rule::BadAnswer);
                 report.findings.retain(|finding| !is_reason(finding.rule));
             } else if !is_expected(|e| matches!(e, Expected::Error(_))) {
@@ -104,7 +104,7 @@ impl Bench {
         report.changes = came.changes;
     }
 
-    /// Takes in what was changed; of a path that was changed before, the last value.
+    /// Collects changes; of a path that was changed before, the last value.
     pub(super) fn changed(&self, changes: impl Iterator<Item = Change>, came: &mut Came) {
         for change in changes {
             let is_ours = |by: &String| self.plugins.iter().any(|plugin| plugin.to_string() == *by);
@@ -120,7 +120,7 @@ impl Bench {
         }
     }
 
-    /// Takes in what was asked for another container.
+    /// Collects a request for another container.
     fn wished(&self, wish: Wish, came: &mut Came) {
         let name = self.name_of(&wish.container).to_owned();
         let id = ("container_id", Value::from(name.clone()));
@@ -151,7 +151,7 @@ impl Bench {
         self.changed(std::iter::once(change), came);
     }
 
-    /// The name of a container of this id, where it has or had one.
+    /// The name of a present or removed container of this id.
     fn name_of<'a>(&'a self, id: &'a str) -> &'a str {
         self.names.get(id).map_or(id, String::as_str)
     }
@@ -181,7 +181,7 @@ impl Bench {
         findings
     }
 
-    /// Whether it is about the plugin under test, and not one that stands beside it.
+    /// Whether it concerns the plugin under test instead of another one beside it.
     fn is_ours(&self, delivery: &Delivery) -> bool {
         let beside = self.scenario.others.iter().any(|o| o.id == delivery.plugin);
         let conflict = matches!(delivery.outcome, Outcome::Conflict(_));

@@ -1,4 +1,4 @@
-//! The plugin's coming and going: join, crash, restart, rollout, end.
+//! Connections of the plugin: join, crash, restart, rollout, end.
 
 use std::process::ExitStatus;
 
@@ -56,7 +56,7 @@ impl Bench {
         self.plugins.iter().all(there)
     }
 
-    /// Waits until these plugins are in, or any if none is named; says why they are not.
+    /// Waits until these plugins have joined, or any if none is named; the error has the reason.
     async fn await_joined(&mut self, wanted: &[PluginId]) -> Result<Vec<PluginInfo>, String> {
         let limit = self.scenario.join_timeout;
         let deadline = Instant::now() + limit;
@@ -93,7 +93,7 @@ impl Bench {
         }
     }
 
-    /// The runtime is gone without a word, and comes back.
+    /// The runtime disappears without Shutdown, and restarts.
     pub(super) async fn crash(
         &mut self,
         came: &mut Came,
@@ -104,7 +104,7 @@ impl Bench {
         self.come_back(came, report).await
     }
 
-    /// The runtime says goodbye, and comes back.
+    /// The runtime sends Shutdown, and restarts.
     pub(super) async fn restart(
         &mut self,
         came: &mut Came,
@@ -116,8 +116,8 @@ impl Bench {
         self.come_back(came, report).await
     }
 
-    /// Launched plugins end with their connection; a runtime that is there to do so ends them. Gives how the last one ended by
-    /// itself.
+    /// Launched plugins end with their connection; a present runtime ends them. Returns the last
+    /// one's own exit, if any.
     async fn end_launched(
         &mut self,
         report: &mut StepReport,
@@ -147,14 +147,14 @@ impl Bench {
 
     async fn come_back(&mut self, came: &mut Came, report: &mut StepReport) -> Result<(), Over> {
         self.runtime.restart().await?;
-        // That the connections are lost is our doing.
+        // The lost connections are caused by the bench.
         self.runtime.take_happenings();
         self.runtime.take_deliveries();
         self.tap.listen()?;
         self.join_again(came, report).await.map_err(Over::NotJoined)
     }
 
-    /// A plugin that was lost, or closed for its lateness, comes back.
+    /// Restarts a plugin that was lost, or closed for being late.
     pub(super) async fn return_plugin(
         &mut self,
         came: &mut Came,
@@ -165,7 +165,7 @@ impl Bench {
         self.join_again(came, report).await
     }
 
-    /// Waits for the plugin; one that has ended, or ends now, is started anew.
+    /// Waits for the plugin; one that has ended, or ends now, is started again.
     async fn join_again(&mut self, came: &mut Came, report: &mut StepReport) -> Result<(), String> {
         let began = Instant::now();
         let plugins = self.plugins.clone();
@@ -180,7 +180,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts a plugin anew that has ended; false if it is there, or is started by somebody else.
+    /// Starts an ended plugin again; false if it runs, or is started externally.
     fn start_ended(&mut self, came: &mut Came, report: &mut StepReport) -> Result<bool, String> {
         for instance in &mut self.instances {
             match instance.ended() {
@@ -197,7 +197,7 @@ impl Bench {
         Ok(started)
     }
 
-    /// A second instance joins, and gets the events; then the first one goes.
+    /// A second instance joins, and gets the events; then the first one ends.
     pub(super) async fn rollout(
         &mut self,
         with: Option<&[String]>,
@@ -252,14 +252,14 @@ impl Bench {
         Ok(())
     }
 
-    /// The last step of every scenario: the runtime says goodbye.
+    /// The last step of every scenario: the runtime sends Shutdown.
     pub(super) async fn end(&mut self) -> StepReport {
         let began = std::time::Instant::now();
         let mut report = StepReport {
             title: "shutdown".to_owned(),
             ..StepReport::default()
         };
-        // What came in until now is the plugin's; what the goodbye brings about is not.
+        // Results up to now are the plugin's; effects of Shutdown are not.
         let mut came = Came::default();
         self.collect(&mut came, &mut report);
         self.conclude(&[], came, &mut report);
@@ -275,7 +275,7 @@ impl Bench {
         report
     }
 
-    /// The process whose memory is looked at.
+    /// The process whose memory is measured.
     pub(super) fn pid(&self) -> Option<u32> {
         let started = self.instances.last().map(|instance| instance.pid);
         started.or_else(|| self.tap.seen(|seen| seen.pid))

@@ -1,7 +1,8 @@
-//! Runs a scenario: one step after the other, each with what came back, what the tap saw and which rules were broken.
+//! Runs a scenario: one step after the other, each with its results, the tap's records and broken
+//! rules.
 //!
 //! ```text
-//!   join ─► step ─► … ─► step ─► end          a plugin that is lost comes back; one that does not ends the run
+//!   join ─► step ─► … ─► step ─► end       a lost plugin is restarted; if that fails, the run ends
 //! ```
 
 mod churn;
@@ -29,11 +30,11 @@ use crate::{
     tap::{Manner, Tap},
 };
 
-/// How long the plugin may take for what need not come with an answer: what it prints, updates of its own accord, its end.
+/// Wait for effects without an answer: output, unsolicited updates, the plugin's end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Why nothing could be tried at all.
+/// Why no step could be run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Misuse {
     #[error("the runtime: {0}")]
@@ -47,9 +48,9 @@ pub(crate) enum Misuse {
 /// Why a step ends the run.
 enum Over {
     Misuse(Misuse),
-    /// The plugin is not in.
+    /// The plugin has not joined.
     NotJoined(String),
-    /// The pod or container of the step is not there, or there already.
+    /// The pod or container of the step does not exist, or exists already.
     NotMade(String),
 }
 
@@ -59,7 +60,7 @@ impl<E: Into<Misuse>> From<E> for Over {
     }
 }
 
-/// A scenario while it is run.
+/// A running scenario.
 struct Bench {
     scenario: Scenario,
     runtime: FakeRuntime,
@@ -75,7 +76,7 @@ struct Bench {
     _dir: tempfile::TempDir,
 }
 
-/// The key of a step that has a meaning for a plugin's own process only.
+/// The key of a step that requires a plugin's own process.
 fn needs_own(step: &Step) -> Option<&'static str> {
     let of_expected = |expected: &Expected| match expected {
         Expected::Prints(_) => Some("expect.prints"),
@@ -88,7 +89,7 @@ fn needs_own(step: &Step) -> Option<&'static str> {
     }
 }
 
-/// Runs one scenario. `socket`: where plugins connect; one of its own if there is none.
+/// Runs one scenario. `socket`: the plugins' socket; a temporary one by default.
 pub(crate) async fn run(
     scenario: Scenario,
     how: How,
@@ -222,12 +223,12 @@ impl Bench {
         let printed = self.program.printed();
         match Box::pin(self.act(step, &mut came, &mut report)).await {
             Ok(()) => {}
-            // The first step's, before anything was tried, is the run's.
+            // A failure of the first step is reported for the complete run.
             Err(Over::NotJoined(why)) if !self.report.steps.is_empty() => {
                 report.fail(why);
                 return Ok(report);
             }
-            // What a failed step has left, or a scenario that makes no sense.
+            // A result of a failed step, or of an invalid scenario.
             Err(Over::NotMade(why)) if !self.report.held() => {
                 report.skipped = Some(format!("{why}; a step before this one has failed"));
                 return Ok(report);
@@ -251,7 +252,7 @@ impl Bench {
         Ok(report)
     }
 
-    /// Waits for what need not come with an answer.
+    /// Waits for effects without an answer.
     async fn await_later(
         &mut self,
         printed: usize,
@@ -261,12 +262,12 @@ impl Bench {
     ) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
-            // What the plugin asked for before its answer belongs to the step.
+            // A request before the answer belongs to the step.
             let is_asking = self.tap.seen(|seen| seen.asking > 0);
             self.collect(came, report);
             came.printed = self.program.printed_since(printed);
             let is_missing = |expected: &Expected| match expected {
-                // Its status is known when it is started anew.
+                // Its status is known when it is restarted.
                 Expected::Exit(_) => came.lost.is_none(),
                 expected => expected.may_come_later() && !expected.compare(came).is_empty(),
             };
@@ -278,7 +279,7 @@ impl Bench {
         }
     }
 
-    /// Sorts findings into those that count and those that the scenario allows.
+    /// Separates findings that count from those that the scenario allows.
     fn file(&self, findings: Vec<Finding>, report: &mut StepReport) {
         for finding in findings {
             let allowed = self.scenario.allow.contains(&finding.rule);

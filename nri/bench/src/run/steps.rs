@@ -1,4 +1,4 @@
-//! Each step that happens to pods and containers, and what came of it.
+//! Steps of pods and containers, and their results.
 
 use nri::proto::LinuxResources;
 use nri_testing::Failed;
@@ -109,7 +109,7 @@ impl Bench {
         report: &mut StepReport,
     ) -> Result<(), Over> {
         if self.runtime.pod(pod).is_err() {
-            // Made on the way; a refusal of it is the step's.
+            // Created implicitly; its rejection is the step's.
             let made = self.runtime.run_pod(self.scenario.pod(pod)).await;
             if settle(made, came)?.is_none() {
                 return Ok(());
@@ -166,7 +166,7 @@ impl Bench {
     }
 }
 
-/// The result of what plugins may refuse; `None`: they did.
+/// The result of a rejectable step; `None`: plugins rejected it.
 pub(super) fn settle<T>(result: Result<T, Failed>, came: &mut Came) -> Result<Option<T>, Over> {
     match result {
         Ok(done) => Ok(Some(done)),

@@ -1,4 +1,4 @@
-//! A scenario: a TOML file, checked whole before anything is started. What is wrong is named with its line.
+//! A scenario: a TOML file, checked completely before anything is started. Errors name the line.
 
 mod model;
 mod read;

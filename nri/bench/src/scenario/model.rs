@@ -1,4 +1,4 @@
-//! A scenario that was read: what the runtime is like, and each step with what is expected of it.
+//! A parsed scenario: the runtime, and each step with its expectations.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,18 +12,18 @@ use serde::Deserialize;
 
 use crate::{expect::Expected, rules::Rule};
 
-/// How the runtime speaks.
+/// Protocol of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum Speaks {
-    /// v1alpha1, and v1beta1 with who asks for it.
+    /// v1alpha1, and v1beta1 for plugins that ask for it.
     #[default]
     #[serde(rename = "newest")]
     Newest,
     /// As NRI v0.12.5: v1alpha1 with dedicated calls, no v1beta1.
     #[serde(rename = "v0.12.5")]
     V0125,
-    /// As runtimes before dedicated calls: events without an answer come as StateChange; no v1beta1, no NRI version and no
-    /// timeouts in Configure.
+    /// As runtimes before dedicated calls: events without an answer are sent as StateChange; no
+    /// v1beta1, no NRI version and no timeouts in Configure.
     #[serde(rename = "state-change")]
     StateChange,
     /// v1beta1 only.
@@ -31,7 +31,7 @@ pub enum Speaks {
     V1Beta1,
 }
 
-/// Who a plugin is that nothing is said of.
+/// The default plugin identity.
 pub fn unnamed() -> PluginId {
     PluginId {
         index: "10".to_owned(),
@@ -39,29 +39,29 @@ pub fn unnamed() -> PluginId {
     }
 }
 
-/// A scenario, checked.
+/// A checked scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub name: String,
-    /// The path that it was read from.
+    /// Its path.
     pub file: String,
     pub flavor: Flavor,
     pub speaks: Speaks,
-    /// Name and version that plugins are told; empty: as the flavor.
+    /// Name and version sent to plugins; empty: the flavor's.
     pub identity: (String, String),
     pub request_timeout: Duration,
-    /// How long the plugin may take to join, and to come back.
+    /// Time limit for the plugin to join, and to rejoin.
     pub join_timeout: Duration,
-    /// The CPUs of the runtime's host, such as `0-3`; `None`: those of this one.
+    /// The CPUs of the runtime's host, such as `0-3`; `None`: those of this host.
     pub cpus: Option<String>,
-    /// Name and index that a launched plugin is given.
+    /// Name and index of a launched plugin.
     pub plugin: PluginId,
-    /// What Configure carries.
+    /// The configuration in Configure.
     pub config: String,
     pub validator: DefaultValidator,
-    /// Broken rules that are no failure.
+    /// Rules whose violation is allowed.
     pub allow: Vec<Rule>,
-    /// Bytes that the plugin may grow by.
+    /// Bytes of allowed memory growth.
     pub growth: u64,
     pub others: Vec<Other>,
     pub pods: BTreeMap<String, PodSandbox>,
@@ -94,7 +94,7 @@ pub struct Other {
 #[derive(Debug, Clone)]
 pub struct Step {
     pub line: usize,
-    /// What it does, in the word of the scenario.
+    /// Its action, in the word of the scenario.
     pub what: String,
     pub act: Act,
     pub expect: Vec<Expected>,
@@ -102,7 +102,7 @@ pub struct Step {
 
 #[derive(Debug, Clone)]
 pub enum Act {
-    /// The plugin joins a runtime that has these pods, each with its containers, by name.
+    /// The plugin joins a runtime with these pods, each with its containers, by name.
     Join {
         pods: Vec<(String, Vec<String>)>,
         plugins: Vec<PluginId>,
@@ -126,15 +126,16 @@ pub enum Act {
     Remove(String),
     StopPod(String),
     RemovePod(String),
-    /// The runtime is gone without a word, and comes back with its pods.
+    /// The runtime disappears without Shutdown, and restarts with its pods.
     Crash,
-    /// The runtime says goodbye, and comes back with its pods.
+    /// The runtime sends Shutdown, and restarts with its pods.
     Restart,
-    /// A second instance of the plugin comes, then the first one goes. With words, they start the second one.
+    /// A second instance of the plugin joins, then the first one ends. The words start the second
+    /// one.
     Rollout(Option<Vec<String>>),
-    /// Every message to the plugin is held back so long from now on.
+    /// Every message to the plugin is delayed by this from now on.
     Slow(Duration),
-    /// So many whole lives of a pod with a container.
+    /// Complete lives of a pod with a container.
     Churn {
         pod: String,
         container: String,

@@ -1,8 +1,10 @@
-//! The shape of a message: one with every field filled, found by deserializing the message from nothing.
+//! The shape of a message: one with every field filled, obtained by deserializing the message from
+//! nothing.
 //!
-//! What a scenario says of a message is brought to the form that the message has as JSON, and a key that the message does
-//! not have is refused with its path:
-//! - a wrapper (`OptionalInt64`, ...) may be written as its bare value: `limit = 1024` for `limit = { value = 1024 }`;
+//! A scenario's message is converted to the form that the message has as JSON, and an unknown key
+//! is rejected with its path:
+//! - a wrapper (`OptionalInt64`, ...) may be written as its bare value, `limit = 1024` for
+//!   `limit = { value = 1024 }`;
 //! - an enumeration may be written by its name: `policy = "SCHED_BATCH"`.
 
 use serde::{
@@ -16,18 +18,18 @@ use nri::proto::{
     security_profile::ProfileType,
 };
 
-/// The key under which a map has its one entry.
+/// The key of a map's one entry.
 const ANY: &str = "*";
 
 /// Why a value does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Misfit {
-    /// Keys from the message to what does not fit.
+    /// Keys from the message to the misfit.
     pub path: Vec<String>,
     pub why: String,
 }
 
-/// A value of a scenario as the message `T`, or what of it does not fit.
+/// A value of a scenario as the message `T`, or its misfit.
 pub(super) fn read<T: DeserializeOwned + Serialize>(given: &Value) -> Result<(T, Value), Misfit> {
     let sample = T::deserialize(Filled).map_err(|e| misfit(e.to_string()))?;
     let shape = serde_json::to_value(sample).map_err(|e| misfit(e.to_string()))?;
@@ -50,7 +52,7 @@ fn misfit(why: String) -> Misfit {
 }
 
 impl Misfit {
-    /// As seen from what has it under this key.
+    /// The misfit as seen from the parent with this key.
     fn below(mut self, key: impl Into<String>) -> Self {
         self.path.insert(0, key.into());
         self
@@ -86,7 +88,7 @@ fn fit(shape: &Value, given: &Value, key: &str) -> Result<Value, Misfit> {
         }
         (Value::Number(_), Value::String(name)) => enumeration(key, name)
             .map(Value::from)
-            // Larger than TOML's integers are.
+            // Numbers above TOML's integers.
             .or_else(|| name.parse::<u64>().ok().map(Value::from))
             .ok_or_else(|| misfit(format!("{name:?} is neither a number nor a name of one"))),
         (Value::Number(_), Value::Number(_))
@@ -106,7 +108,7 @@ fn kind(shape: &Value) -> &'static str {
     }
 }
 
-/// The number of a name, by the field it is given for.
+/// The number of a name, by its field.
 fn enumeration(key: &str, name: &str) -> Option<i32> {
     match key {
         "class" => IoPrioClass::from_str_name(name).map(|e| e as i32),
@@ -121,7 +123,8 @@ fn enumeration(key: &str, name: &str) -> Option<i32> {
     }
 }
 
-/// Deserializes anything, with every field present, one element in each list and one entry in each map.
+/// Deserializes anything, with every field present, one element in each list and one entry in each
+/// map.
 #[derive(Clone, Copy)]
 struct Filled;
 

@@ -1,4 +1,4 @@
-//! One connection of the plugin, and the runtime's behind it.
+//! One connection of the plugin, and its connection to the runtime.
 
 use std::{collections::VecDeque, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,13 +13,14 @@ use nri::wire::frame::{Message, Reader};
 use super::watch::{Fate, LinkState, Shared};
 use crate::rules::Rule;
 
-/// How long an UpdateContainers from inside a handler is kept back before it is taken for one that the handler waits for.
+/// Delay of an UpdateContainers from inside a handler, after which the handler is assumed to wait
+/// for it.
 const HOLD: Duration = Duration::from_millis(500);
-/// How long a plugin is heard after the runtime has let it go.
+/// Time for which a plugin's messages are read after the runtime has closed its connection.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 const PIECE: usize = 16 << 10;
 
-/// A link to its end: one of both has closed its connection, or sends what is no frame.
+/// Serves a link until either side closes its connection, or sends an invalid frame.
 pub(super) async fn run(shared: Arc<Shared>, plugin: UnixStream, runtime: PathBuf) {
     let Ok(runtime) = UnixStream::connect(runtime).await else {
         return;
@@ -44,7 +45,7 @@ struct Link {
     runtime: UnixStream,
     of_plugin: Reader,
     of_runtime: Reader,
-    /// What is kept back for the runtime, and until when.
+    /// Delayed messages for the runtime, with their times.
     held: VecDeque<(Instant, Message)>,
 }
 
@@ -67,14 +68,14 @@ impl Link {
                 },
                 read = self.runtime.read(&mut from_runtime) => match read? {
                     0 => {
-                        // Nobody is there to be told: what it still says is only looked at.
+                        // Without a runtime the remaining messages are only recorded.
                         let _ = timeout(LAST_WORDS, self.hear_out(&mut from_plugin)).await;
                         return Ok(());
                     }
                     n => self.take_from_runtime(&from_runtime[..n]).await?,
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    // What it has said already was in time.
+                    // Messages that have arrived already were in time.
                     match self.plugin.try_read(&mut from_plugin) {
                         Ok(0) => return Ok(()),
                         Ok(n) => self.take_from_plugin(&from_plugin[..n]).await?,

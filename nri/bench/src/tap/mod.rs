@@ -1,11 +1,12 @@
-//! The tap on the wire: between the plugin under test and the runtime, it sees every message both ways, and changes a few.
+//! The tap on the wire: between the plugin under test and the runtime, it sees every message in
+//! both directions, and changes a few.
 //!
 //! ```text
-//!   plugin ◄──► the socket that the plugin is told ── Link ── the runtime's own socket ◄──► FakeRuntime
+//!   plugin ◄──► the plugin's socket ── Link ── the runtime's own socket ◄──► FakeRuntime
 //! ```
 //!
-//! It gives a launched plugin its configuration, speaks as an older runtime, holds messages back, cuts connections, and
-//! writes down what no runtime can see of a plugin.
+//! It gives a launched plugin its configuration, speaks as an older runtime, delays messages, cuts
+//! connections, and records plugin behaviour that no runtime can see.
 
 mod link;
 mod watch;
@@ -31,16 +32,16 @@ use crate::rules::Finding;
 use watch::Shared;
 pub(crate) use watch::{Manner, Seen};
 
-/// How long plugins that were let go may take to be gone.
+/// Time limit for disconnected plugins to close.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The tap; its links are cut when it is dropped.
+/// The tap; dropping it cuts its links.
 pub(crate) struct Tap {
     shared: Arc<Shared>,
     runtime: PathBuf,
     socket: PathBuf,
     links: Arc<Mutex<JoinSet<()>>>,
-    /// Takes in whoever connects; aborted, nobody can.
+    /// Accepts connections; aborting it stops that.
     listening: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -66,7 +67,7 @@ impl Tap {
         }
     }
 
-    /// Takes in whoever connects from now on.
+    /// Accepts connections from now on.
     pub(crate) fn listen(&mut self) -> io::Result<()> {
         let listener = UnixListener::bind(&self.socket).map_err(|e| {
             let what = format!("socket {}: {e}", self.socket.display());
@@ -85,7 +86,7 @@ impl Tap {
         Ok(())
     }
 
-    /// One end of a connection that is there already, for a plugin that is launched.
+    /// One end of an open connection, for a plugin that is launched.
     pub(crate) fn connection(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -95,17 +96,17 @@ impl Tap {
         Ok(theirs.into())
     }
 
-    /// Ends every connection without a word, and takes no new ones until [`Self::listen`].
+    /// Ends every connection without Shutdown, and accepts no new ones until [`Self::listen`].
     pub(crate) fn cut(&mut self) {
         self.close();
         *self.links.lock() = JoinSet::new();
     }
 
-    /// Waits until the runtime has let every plugin go and the plugins had a moment to say what they should not.
+    /// Waits until the runtime has disconnected every plugin, with a moment for late messages.
     pub(crate) async fn drained(&mut self) {
         self.close();
         let mut links = std::mem::take(&mut *self.links.lock());
-        // One that does not read is cut off.
+        // A plugin that does not read is cut off.
         let _ = timeout(DRAIN, async { while links.join_next().await.is_some() {} }).await;
     }
 
@@ -120,7 +121,7 @@ impl Tap {
         self.shared.manner.lock().slow = by;
     }
 
-    /// What was found since the last call.
+    /// Findings since the last call.
     pub(crate) fn take_findings(&self) -> Vec<Finding> {
         std::mem::take(&mut self.shared.seen.lock().findings)
     }
@@ -130,7 +131,7 @@ impl Tap {
         std::mem::take(&mut self.shared.seen.lock().longest)
     }
 
-    /// What was noted of the wire.
+    /// The records of the wire.
     pub(crate) fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.shared.seen.lock())
     }

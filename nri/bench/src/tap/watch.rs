@@ -1,4 +1,4 @@
-//! What the tap makes of the messages that pass it. Pure but for the clock that is handed in.
+//! Decides on the messages that pass the tap. Pure except for the clock that is passed in.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,51 +21,52 @@ use crate::{
 
 const V1BETA1: &str = "nri.pkg.api.v1beta1.";
 
-/// What the tap does to messages; the same for all links.
+/// Changes of messages by the tap; the same for all links.
 #[derive(Debug, Default)]
 pub(crate) struct Manner {
     pub speaks: Speaks,
     pub config: String,
-    /// How long messages to the plugin are held back.
+    /// Delay of messages to the plugin.
     pub slow: Duration,
 }
 
-/// What all links share.
+/// State shared by all links.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub manner: Mutex<Manner>,
     pub seen: Mutex<Seen>,
 }
 
-/// What becomes of a message.
+/// Treatment of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass(Message),
-    /// It goes back to its sender, as the answer.
+    /// It is returned to its sender, as the answer.
     Answer(Message),
-    /// An UpdateContainers while the plugin is being asked: kept back until its handler has answered, or too long.
+    /// An UpdateContainers during a call to the plugin: delayed until its handler has answered, or
+    /// the limit.
     Hold(Message),
 }
 
-/// One call to the plugin that has no answer yet.
+/// One call to the plugin without an answer yet.
 #[derive(Debug)]
 struct Call {
     method: String,
     since: Instant,
 }
 
-/// What one link is at.
+/// State of one link.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
     calls: BTreeMap<u32, Call>,
-    /// UpdateContainers of the plugin that have no answer yet.
+    /// UpdateContainers of the plugin without an answer yet.
     asking: BTreeSet<u32>,
     /// It has answered Shutdown.
     said_goodbye: bool,
 }
 
 impl LinkState {
-    /// Whether the plugin is being asked something that it has not answered.
+    /// Whether a call to the plugin is unanswered.
     pub(crate) fn is_asked(&self) -> bool {
         !self.calls.is_empty()
     }
@@ -76,7 +77,7 @@ impl LinkState {
     }
 }
 
-/// What was seen on all links.
+/// Records of all links.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub findings: Vec<Finding>,
@@ -84,7 +85,7 @@ pub(crate) struct Seen {
     pub longest: BTreeMap<String, Duration>,
     /// `v1alpha1` or `v1beta1`, of the last registration.
     pub protocol: Option<&'static str>,
-    /// Of the last that connected by itself.
+    /// Of the last plugin that connected by itself.
     pub pid: Option<u32>,
     /// StateChange was called and answered.
     pub state_changes: u64,
@@ -121,7 +122,7 @@ impl Seen {
             return Fate::Pass(message);
         };
         if manner.speaks == Speaks::StateChange && is_plain(&request.method) {
-            // The runtime side then takes the plugin for an old one, and asks it by StateChange.
+            // The runtime side then takes the plugin for an old one, and calls it by StateChange.
             return Fate::Answer(message.unimplemented("nri-bench: spoken as an old runtime"));
         }
         link.calls.insert(
@@ -189,7 +190,7 @@ impl Seen {
             }
             _ => {}
         }
-        // A plugin without dedicated calls answers so until it is asked by StateChange.
+        // A plugin without dedicated calls answers this until it is called by StateChange.
         let settles = is_plain(&call.method) && self.state_changes == 0;
         if response.is_unimplemented() && !settles {
             let what = format!("{} is answered with UNIMPLEMENTED", call.method);
@@ -229,7 +230,7 @@ impl Seen {
     }
 }
 
-/// What Configure carries beside what the runtime says; true if anything.
+/// Adds data to Configure; true if there was any.
 fn configure(manner: &Manner, request: &mut Request) -> bool {
     let old = manner.speaks == Speaks::StateChange;
     if manner.config.is_empty() && !old {

@@ -1,4 +1,4 @@
-//! The program `default-validator`: `-help` tells how to use it, `nri_plugins::default_validator` what it does.
+//! The program `default-validator`; see `-help` and `nri_plugins::default_validator`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::default_validator::DefaultValidator>()

@@ -1,4 +1,4 @@
-//! The program `demo-adjuster`: `-help` tells how to use it, `nri_plugins::demo_adjuster` what it does.
+//! The program `demo-adjuster`; see `-help` and `nri_plugins::demo_adjuster`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::demo_adjuster::DemoAdjuster>()

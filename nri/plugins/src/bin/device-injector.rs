@@ -1,4 +1,4 @@
-//! The program `device-injector`: `-help` tells how to use it, `nri_plugins::device_injector` what it does.
+//! The program `device-injector`; see `-help` and `nri_plugins::device_injector`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::device_injector::DeviceInjector>()

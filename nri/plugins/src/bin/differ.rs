@@ -1,4 +1,4 @@
-//! The program `differ`: `-help` tells how to use it, `nri_plugins::differ` what it does.
+//! The program `differ`; see `-help` and `nri_plugins::differ`.
 
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
                             differ.handlers(at),
                         ));
                     }
-                    // One lost connection makes the comparison meaningless: end them all.
+                    // One lost connection makes the comparison meaningless, so all are ended.
                     match all.join_next().await {
                         Some(Ok(ended)) => ended,
                         Some(Err(e)) => Err(e.to_string()),

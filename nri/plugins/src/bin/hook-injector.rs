@@ -1,4 +1,4 @@
-//! The program `hook-injector`: `-help` tells how to use it, `nri_plugins::hook_injector` what it does.
+//! The program `hook-injector`; see `-help` and `nri_plugins::hook_injector`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::hook_injector::HookInjector>()

@@ -1,4 +1,4 @@
-//! The program `logger`: `-help` tells how to use it, `nri_plugins::logger` what it does.
+//! The program `logger`; see `-help` and `nri_plugins::logger`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::logger::Logger>()

@@ -1,4 +1,4 @@
-//! The program `network-logger`: `-help` tells how to use it, `nri_plugins::network_logger` what it does.
+//! The program `network-logger`; see `-help` and `nri_plugins::network_logger`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::network_logger::NetworkLogger>()

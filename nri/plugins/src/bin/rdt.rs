@@ -1,4 +1,4 @@
-//! The program `rdt`: `-help` tells how to use it, `nri_plugins::rdt` what it does.
+//! The program `rdt`; see `-help` and `nri_plugins::rdt`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::rdt::Rdt>()

@@ -1,4 +1,4 @@
-//! The program `template`: `-help` tells how to use it, `nri_plugins::template` what it does.
+//! The program `template`; see `-help` and `nri_plugins::template`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::template::Template>()

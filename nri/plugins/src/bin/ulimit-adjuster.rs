@@ -1,4 +1,4 @@
-//! The program `ulimit-adjuster`: `-help` tells how to use it, `nri_plugins::ulimit_adjuster` what it does.
+//! The program `ulimit-adjuster`; see `-help` and `nri_plugins::ulimit_adjuster`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::ulimit_adjuster::UlimitAdjuster>()

@@ -1,4 +1,4 @@
-//! The program `v010-adapter`: `-help` tells how to use it, `nri_plugins::v010_adapter` what it does.
+//! The program `v010-adapter`; see `-help` and `nri_plugins::v010_adapter`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::v010_adapter::V010Adapter>()

@@ -1,4 +1,4 @@
-//! The program `writable-cgroups`: `-help` tells how to use it, `nri_plugins::writable_cgroups` what it does.
+//! The program `writable-cgroups`; see `-help` and `nri_plugins::writable_cgroups`.
 
 fn main() -> std::process::ExitCode {
     nri_plugins::plugin::main::<nri_plugins::writable_cgroups::WritableCgroups>()

@@ -45,7 +45,7 @@ fn what_is_left_out_is_completed_and_nonsense_is_refused() {
 struct Netns(Child, OwnedFd);
 
 impl Netns {
-    /// `None` where the test may not make one.
+    /// `None` if the test has no permission to create one.
     fn new() -> Option<Self> {
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
@@ -72,7 +72,7 @@ impl Drop for Netns {
     }
 }
 
-/// One end of a pair; the other, `p<name>`, stays where it is.
+/// One end of a pair; the other, `p<name>`, stays in its namespace.
 async fn add_link(netns: &OwnedFd, name: &'static str) {
     let added = within(netns, async move |links| {
         let pair = rtnetlink::LinkVeth::new(name, &format!("p{name}")).build();
@@ -95,7 +95,7 @@ async fn names(netns: &OwnedFd) -> Vec<String> {
     names.await.expect("a list")
 }
 
-/// Needs to be root; elsewhere there is nothing to see.
+/// Skipped unless it runs as root.
 #[tokio::test]
 async fn interfaces_move_into_the_pod_and_back() {
     let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {
@@ -146,7 +146,7 @@ async fn interfaces_move_into_the_pod_and_back() {
         .expect("a second time finds nothing");
 }
 
-/// Needs to be root; elsewhere there is nothing to see.
+/// Skipped unless it runs as root.
 #[tokio::test]
 async fn if_one_interface_fails_all_are_moved_back() {
     let (Some(host), Some(pod)) = (Netns::new(), Netns::new()) else {

@@ -5,10 +5,10 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{line::Side, queue, read, recorder};
 
-/// A disk that does as it is told.
+/// A disk controlled by the test.
 struct Disk {
     lines: Arc<Mutex<Vec<u8>>>,
-    /// A write waits for a word: whether it goes well.
+    /// Each write waits for its result: true for success.
     words: mpsc::Receiver<bool>,
     first: bool,
 }
@@ -61,7 +61,7 @@ fn a_disk_that_hangs_costs_lines_which_are_counted_and_no_memory_and_no_time() {
         ..
     } = rig();
     let connection = recorder.connection();
-    // What is no frame is kept as it is: so many bytes for the queue.
+    // Invalid frames are kept unparsed, so all their bytes are queued.
     let piece = vec![0xff; 1 << 20];
     for _ in 0..100 {
         connection.saw(Side::Plugin, &piece);
@@ -117,7 +117,7 @@ fn a_recorder_that_is_dropped_ends_its_recording() {
     drop(words);
     drop(recorder.connection());
     drop(recorder);
-    // The writer is gone when its callback is.
+    // The writer ends with its callback.
     assert!(failures.recv_timeout(LONG).is_err());
     let recording = read(lines.lock().as_slice()).expect("a recording");
     assert!(matches!(

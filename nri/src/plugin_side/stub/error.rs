@@ -1,4 +1,4 @@
-//! Why a plugin does not start, and why it ends.
+//! Errors of a plugin's start, and reasons of its end.
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// In words: it is what a `main` that returns it prints.
+/// As text, because a `main` that returns it prints it.
 impl fmt::Debug for StubError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -48,13 +48,13 @@ pub enum StubError {
     Synchronize(Status),
     #[error("the connection has ended: {0}")]
     Ended(String),
-    /// With the runtime's reason; v1alpha1 has no place for one, and it is empty.
+    /// With the runtime's reason, which is empty in v1alpha1.
     #[error("the runtime has ended the connection{}{}", if .0.is_empty() { "" } else { ": " }, one_line(.0))]
     Dismissed(String),
 }
 
 impl StubError {
-    /// True of what no other attempt can mend: the plugin itself is wrong.
+    /// True for errors that a retry cannot fix: the plugin itself is wrong.
     pub(crate) fn is_final(&self) -> bool {
         matches!(
             self,

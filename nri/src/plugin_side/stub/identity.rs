@@ -1,4 +1,4 @@
-//! Who a plugin is, and what a launched one is given by its runtime.
+//! A plugin's identity, and the variables of a launched one.
 
 use std::{
     env, io,
@@ -16,7 +16,7 @@ use crate::{
     wire::process::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
 };
 
-/// The identity of this process, with what its author has set (NRI-900).
+/// The identity of this process, with the author's settings (NRI-900).
 pub(super) fn of_this_process(
     name: Option<String>,
     index: Option<String>,
@@ -54,10 +54,10 @@ fn identity(
     Ok(PluginId::new(index, name.unwrap_or(of_file))?)
 }
 
-/// Takes the socket the runtime has given to a launched plugin (NRI-121).
+/// Takes the socket that the runtime passed to a launched plugin (NRI-121).
 ///
-/// The descriptor is fetched as a new one of our own, close-on-exec, and the old one is closed, so
-/// that no child of the plugin holds the connection open.
+/// The descriptor is duplicated as a new close-on-exec one, and the old one is closed, so that no
+/// child of the plugin keeps the connection open.
 pub(super) fn inherited(value: &str) -> io::Result<UnixStream> {
     let fd: i32 = value.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
@@ -68,9 +68,9 @@ pub(super) fn inherited(value: &str) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-/// Takes the three variables that a launched plugin is started with from a program that the plugin starts itself, which
-/// must not take itself for the launched one. The library cannot take them from the process: other threads may be reading
-/// its environment.
+/// Removes the three variables of a launched plugin from the environment of a program that it
+/// starts, which must not take itself for the launched plugin. The library cannot remove them from
+/// the process: other threads may be reading its environment.
 pub fn forget_launch(command: &mut Command) -> &mut Command {
     command
         .env_remove(ENV_NAME)

@@ -1,5 +1,5 @@
-//! A plugin as a program: it connects to a runtime, or takes the socket that the runtime has given it, and
-//! serves a [`Plugin`](crate::Plugin).
+//! A plugin as a program: it connects to a runtime, or takes the socket that the runtime passed to
+//! it, and serves a [`Plugin`](crate::Plugin).
 //!
 //! ```text
 //!   connect ─► serve ─► RegisterPlugin ─► Configure answered ─► Synchronize answered ─► running ─► lost
@@ -7,8 +7,8 @@
 //!      └──────────────────────── back-off, in run() ◄─────────────────────────────────────────────┘
 //! ```
 //!
-//! [`StubBuilder::run`] is the whole life of a plugin, and what a program wants. [`StubBuilder::start`] is one
-//! connection of it, for programs that do something else beside.
+//! [`StubBuilder::run`] is the complete life of a plugin, for most programs. [`StubBuilder::start`]
+//! is one connection of it, for programs with other work.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -77,24 +77,24 @@ mod server;
 pub use self::{error::StubError, identity::forget_launch};
 pub use crate::plugin_side::{context::time_left, runtime::Runtime, runtime_info::RuntimeInfo};
 
-/// How long a write of ours may find the runtime not reading.
+/// Time a write may wait while the runtime does not read.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// Which version is asked for.
+/// The requested protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// What all runtimes speak.
+    /// Supported by all runtimes.
     #[default]
     V1Alpha1,
     /// Only v1beta1, which follows a withdrawn draft.
     V1Beta1,
-    /// v1beta1 if the runtime knows it, else v1alpha1, on the same connection (NRI-1042).
+    /// v1beta1 if the runtime supports it, else v1alpha1, on the same connection (NRI-1042).
     Newest,
 }
 
-/// Collects what a [`Stub`] needs. Where nothing is set, a plugin is called what its file is called,
-/// `10-name`, and connects to the default socket; one that was launched by a runtime has all from there.
+/// Collects the parts of a [`Stub`]. By default a plugin is named after its file, `10-name`, and
+/// connects to the default socket; a launched plugin gets everything from its runtime.
 ///
 /// ```no_run
 /// # async fn example(plugin: impl nri::Plugin) -> Result<(), nri::StubError> {
@@ -123,11 +123,11 @@ pub struct StubBuilder {
     reconnect: bool,
     on_disconnect: Option<OnDisconnect>,
     state_change_only: bool,
-    /// Of all connections that `run` makes.
+    /// Shared by all connections of `run`.
     runtime: Runtime,
 }
 
-/// Told why a connection ended, or was not made, and in how long the next is tried, if it is.
+/// Called when a connection ends or fails: with the reason, and the pause before the next, if any.
 struct OnDisconnect(Box<Disconnected>);
 
 type Disconnected = dyn Fn(&StubError, Option<Duration>) + Send + Sync;
@@ -156,7 +156,7 @@ impl StubBuilder {
         self
     }
 
-    /// Two digits. An error if `NRI_PLUGIN_IDX` says otherwise.
+    /// Two digits. An error if `NRI_PLUGIN_IDX` differs.
     pub fn index(mut self, index: impl Into<String>) -> Self {
         self.index = Some(index.into());
         self
@@ -193,16 +193,16 @@ impl StubBuilder {
         self
     }
 
-    /// Whether [`StubBuilder::run`] connects again when the connection is lost or cannot be made; it does,
-    /// unless told not to. Launched plugins never do.
+    /// Whether [`StubBuilder::run`] reconnects when the connection is lost or cannot be made; true
+    /// by default. Launched plugins never do.
     pub fn reconnect(mut self, reconnect: bool) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// Called by [`StubBuilder::run`] when a connection has ended or could not be made: with the reason, and
-    /// in how long it connects again; `None` where it does not. A new connection begins with `configure`
-    /// and `synchronize`, as the first.
+    /// Called by [`StubBuilder::run`] when a connection has ended or could not be made: with the
+    /// reason and the pause before it reconnects, or `None`. A new connection begins with
+    /// `configure` and `synchronize`, like the first.
     pub fn on_disconnect<F>(mut self, told: F) -> Self
     where
         F: Fn(&StubError, Option<Duration>) + Send + Sync + 'static,
@@ -211,37 +211,38 @@ impl StubBuilder {
         self
     }
 
-    /// Behaves as plugins from before dedicated calls do: answers the nine plain events with
+    /// Simulates plugins older than dedicated calls: answers the nine plain events with
     /// UNIMPLEMENTED and takes them as `StateChange`. For tests of runtimes.
     pub fn state_change_only(mut self) -> Self {
         self.state_change_only = true;
         self
     }
 
-    /// Identity that the plugin will register with (NRI-900).
+    /// The identity to register (NRI-900).
     pub fn identity(&self) -> Result<PluginId, StubError> {
         identity::of_this_process(self.name.clone(), self.index.clone())
     }
 
-    /// The runtime that [`StubBuilder::run`] will be connected to, for tasks of the plugin's own; on each
-    /// connection that it makes. [`Stub::runtime`] has that of a single connection.
+    /// The runtime of [`StubBuilder::run`], for tasks of the plugin; valid on each connection.
+    /// [`Stub::runtime`] is that of a single connection.
     pub fn runtime(&self) -> Runtime {
         self.runtime.clone()
     }
 
-    /// Connects, registers, and waits until the runtime has configured and synchronised the plugin: from
-    /// then on it gets events, and may ask for updates and evictions. The connection is served in the
-    /// background, until the [`Stub`] is dropped. May be dropped at any time.
+    /// Connects, registers, and waits until the runtime has configured and synchronised the plugin:
+    /// from then on it gets events, and may request updates and evictions. The connection is served
+    /// in the background, until the [`Stub`] is dropped. Can be cancelled at any time.
     ///
-    /// A runtime may take long before it synchronises, which is no error while the connection lives.
+    /// A runtime may synchronise late; that is not an error while the connection lives.
     pub async fn start(&mut self) -> Result<Stub, StubError> {
         let stub = self.register().await?;
         stub.synchronized().await?;
         Ok(stub)
     }
 
-    /// As [`StubBuilder::start`], but returns as soon as the plugin is configured; synchronisation goes on in
-    /// the background ([`Stub::synchronized`]). For tests of runtimes, which look at what is between.
+    /// As [`StubBuilder::start`], but returns as soon as the plugin is configured; synchronisation
+    /// continues in the background ([`Stub::synchronized`]). For tests of runtimes, which check the
+    /// state between.
     pub async fn register(&mut self) -> Result<Stub, StubError> {
         self.register_as(Runtime::detached()).await
     }
@@ -334,7 +335,7 @@ impl StubBuilder {
     }
 }
 
-/// What runtimes answer that do not have a service; those built on ttrpc-rust differ (NRI-142).
+/// Answers of runtimes that lack a service; those built on ttrpc-rust differ (NRI-142).
 fn is_unknown_service(status: &Status) -> bool {
     status.is(Code::Unimplemented)
         || (status.is(Code::InvalidArgument) || status.is(Code::NotFound))
@@ -361,7 +362,7 @@ impl Stub {
         }
     }
 
-    /// Identity that the plugin registered with.
+    /// The registered identity.
     pub fn id(&self) -> &PluginId {
         &self.id
     }
@@ -371,13 +372,13 @@ impl Stub {
         &self.info
     }
 
-    /// To ask the runtime for updates and evictions.
+    /// Sends the runtime updates and evictions.
     pub fn runtime(&self) -> Runtime {
         self.runtime.clone()
     }
 
-    /// Waits until the plugin has answered Synchronize; an error if it refused to, or if the connection has
-    /// ended first.
+    /// Waits until the plugin has answered Synchronize; an error if it rejected it, or if the
+    /// connection ended first.
     pub async fn synchronized(&self) -> Result<(), StubError> {
         tokio::select! {
             biased;
@@ -386,7 +387,7 @@ impl Stub {
         }
     }
 
-    /// Waits until the connection ends; says why.
+    /// Waits until the connection ends; returns the reason.
     pub async fn wait(&self) -> StubError {
         let why = self.mux.closed().await;
         let dismissed = self.dismissed.lock();

@@ -1,8 +1,8 @@
-//! The life of a plugin over many connections: what follows from the end of one.
+//! The life of a plugin over many connections: the reaction to the end of one.
 //!
 //! | it ended because | without reconnecting, or launched | reconnecting |
 //! |---|---|---|
-//! | the runtime stops, or has said goodbye without a reason | `Ok` | again, after five seconds at least |
+//! | the runtime stops, or Shutdown had no reason | `Ok` | again, after five seconds at least |
 //! | a newer instance has its place | `Ok` | `Ok` |
 //! | the runtime closed it for a fault, by name | that error | again, after five seconds at least |
 //! | the connection was lost, or could not be made | that error | again, after the back-off |
@@ -17,19 +17,19 @@ use crate::wire::process::ENV_SOCKET;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// After so long a life the back-off begins anew (NRI-916).
+/// A connection of this length resets the back-off (NRI-916).
 const BACKOFF_RESET: Duration = Duration::from_secs(60);
-/// When the runtime said that it stops (NRI-1051).
+/// Pause after the runtime reported that it stops (NRI-1051).
 const BACKOFF_STOPPING: Duration = Duration::from_secs(5);
 
-/// What follows from the end of a connection.
+/// Reaction to the end of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     /// The plugin has done its work.
     Done,
     /// It ends with this error.
     Fail,
-    /// It connects again after so long.
+    /// It reconnects after this pause.
     Again(Duration),
 }
 
@@ -47,13 +47,13 @@ fn next(ended: &StubError, reconnects: bool, backoff: Duration) -> Next {
 }
 
 impl StubBuilder {
-    /// Serves the plugin until it has done its work, and connects again whenever the connection is lost:
-    /// after 0.5 s, then ever later, up to 30 s (NRI-916). Each end and each beginning is told by an event of
-    /// `tracing`, and to [`on_disconnect`](StubBuilder::on_disconnect).
+    /// Serves the plugin until it has done its work, and reconnects whenever the connection is
+    /// lost: exponential back-off, 0.5 s to 30 s (NRI-916). Each end and each beginning is reported
+    /// by an event of `tracing`, and to [`on_disconnect`](StubBuilder::on_disconnect).
     ///
-    /// Ends with `Ok` when a newer instance has taken the plugin's place, or when the runtime shuts down and
-    /// the plugin does not reconnect: because it was launched by the runtime, whose socket is gone for good, or by
-    /// [`reconnect(false)`](StubBuilder::reconnect).
+    /// Ends with `Ok` when a newer instance has taken the plugin's place, or when the runtime shuts
+    /// down and the plugin does not reconnect: because the runtime launched it and its socket
+    /// cannot return, or by [`reconnect(false)`](StubBuilder::reconnect).
     pub async fn run(mut self) -> Result<(), StubError> {
         let reconnects = self.reconnect && env::var_os(ENV_SOCKET).is_none();
         let mut backoff = BACKOFF_FIRST;
@@ -74,7 +74,7 @@ impl StubBuilder {
                     };
                 }
             };
-            // A spread of an eighth, so that plugins of one node do not come back all at once.
+            // A spread of an eighth, so that the plugins of a node do not reconnect all at once.
             let pause = pause + pause / 8 * (std::process::id() % 8) / 8;
             self.tell(&ended, Some(pause));
             tracing::warn!("{ended}; connecting again in {pause:?}");
@@ -83,8 +83,8 @@ impl StubBuilder {
         }
     }
 
-    /// As [`run`](StubBuilder::run), and ends with `Ok` when `stop` does: a signal, say. What a handler is at
-    /// then is dropped.
+    /// As [`run`](StubBuilder::run), and ends with `Ok` when `stop` does, for example on a signal.
+    /// Running handlers are dropped then.
     ///
     /// ```no_run
     /// # async fn example(plugin: impl nri::Plugin) -> Result<(), nri::StubError> {
@@ -101,7 +101,7 @@ impl StubBuilder {
         }
     }
 
-    /// One connection to its end.
+    /// Serves one connection until it ends.
     async fn serve_once(&mut self) -> StubError {
         let runtime = self.runtime.clone();
         let ended = match self.register_as(runtime.clone()).await {

@@ -16,11 +16,11 @@ use crate::{
     },
 };
 
-/// Serves the plugin's methods, and notes what became of Configure, and Shutdown.
+/// Serves the plugin's methods, and records the outcome of Configure and Shutdown.
 pub(super) struct PluginServer {
     pub(super) service: PluginService,
     pub(super) configured: Mutex<Option<oneshot::Sender<Result<(), Status>>>>,
-    /// The reason of a Shutdown, once there was one.
+    /// The reason of a received Shutdown.
     pub(super) dismissed: Arc<Mutex<Option<String>>>,
     pub(super) state_change_only: bool,
 }
@@ -54,7 +54,7 @@ impl Serve for PluginServer {
             let configured = self.configured.lock().take();
             if let Some(configured) = configured {
                 let outcome = answer.as_ref().map(drop).map_err(Clone::clone);
-                // Nobody waits: the stub was dropped.
+                // No receiver: the stub was dropped.
                 let _ = configured.send(outcome);
             }
         }

@@ -1,10 +1,10 @@
-//! Why a trunk ends, and the bounds whose excess ends it.
+//! Reasons for the end of a trunk, and the bounds that cause them.
 
 use std::time::Duration;
 
 /// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
 pub const MAX_FRAME: usize = (4 << 20) + 10;
-/// Bytes a logical connection may have unread before the trunk is closed.
+/// Unread bytes of a logical connection before the trunk is closed.
 pub(super) const INBOUND_BUDGET: usize = 16 << 20;
 
 /// Reason for the end of a trunk.
@@ -22,7 +22,7 @@ pub enum MuxError {
     /// The socket failed.
     #[error("connection lost: {0}")]
     Io(String),
-    /// A frame says it is longer than any frame may be (NRI-107).
+    /// A frame claims a length above the limit (NRI-107).
     #[error("frame of {0} bytes on connection {1}: at most {MAX_FRAME} are allowed")]
     FrameTooLong(usize, u32),
     /// The peer sends faster than its logical connection is served (NRI-108).

@@ -3,10 +3,10 @@
 use super::error::{MAX_FRAME, MuxError};
 
 pub(crate) const HEADER: usize = 8;
-/// The start of each message must lie in a frame of at most so many bytes (NRI-110).
+/// The start of each message must be in a frame of at most this many bytes (NRI-110).
 pub(crate) const SHORT_FRAME: usize = 4096;
 
-/// Cuts the byte stream of the trunk into pieces of payload.
+/// Splits the byte stream of the trunk into pieces of payload.
 ///
 /// State: inside a header with `got` bytes of it, or inside a payload with `left` bytes to come.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Takes bytes as they came from the socket, gives each piece of payload with its connection.
+    /// Takes bytes from the socket, returns each piece of payload with its connection.
     pub fn push<E: From<MuxError>>(
         &mut self,
         mut bytes: &[u8],
@@ -54,7 +54,7 @@ impl FrameReader {
         Ok(())
     }
 
-    /// True between two frames: the only place where an end of stream is no error.
+    /// True between two frames: the only valid place for an end of stream.
     pub fn at_boundary(&self) -> bool {
         self.got == 0 && self.left == 0
     }

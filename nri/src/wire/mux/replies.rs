@@ -1,44 +1,44 @@
 //! Answers in few frames, for a peer with a short queue.
 //!
-//! Go's mux holds 256 frames for each logical connection and closes everything when one more
+//! Go's mux queues 256 frames for each logical connection and closes everything when one more
 //! arrives (NRI-108). A plugin that sends hundreds of calls at once gets as many answers, each a
-//! frame of a few bytes; where its mux reads on and on and the one who empties the queue does not
-//! run (one processor, a quota, a collection of garbage), good answers end the connection. Calls are
-//! bounded by those that are open; nothing ever tells that an answer was read. So:
+//! frame of a few bytes. If its mux reads while the goroutine that empties the queue does not run
+//! (one processor, a quota, garbage collection), valid answers end the connection. Open calls are
+//! bounded; nothing reports that an answer was read. So:
 //!
-//! - the first [`BURST`] frames go out as they are, a quarter of that queue;
-//! - after them one frame may go each [`PAUSE`]; answers that come in between are held and leave
-//!   together in one frame of at most [`PACKED`] bytes, which holds hundreds;
-//! - frames that were not used are saved up, to `BURST` again.
+//! - the first [`BURST`] frames, a quarter of that queue, are sent unchanged;
+//! - after them one frame may be sent each [`PAUSE`]; answers in between are buffered and sent
+//!   together in one frame of at most [`PACKED`] bytes, enough for hundreds;
+//! - unused frames accumulate, up to `BURST`.
 //!
-//! A plugin may so leave its queue alone for 190 ms. The price: one that sends call after call, more than a
-//! thousand in a second, waits a millisecond for each. A plugin's own answers need none of this: a
-//! runtime has one event at a time under way.
+//! So a plugin may leave its queue unread for 190 ms. The cost: a plugin that sends more than a
+//! thousand calls in sequence per second waits a millisecond for each. A plugin's own answers need
+//! none of this: a runtime has one event at a time under way.
 //!
-//! A frame of at most 4096 bytes may hold several messages, or parts (NRI-110, NRI-111).
+//! A frame of at most 4096 bytes may contain several messages, or parts (NRI-110, NRI-111).
 
 use std::{io, time::Duration};
 
 use tokio::time::Instant;
 
-/// Frames that may go out at once.
+/// Frames that may be sent at once.
 pub(super) const BURST: u32 = 64;
-/// Time for one frame more.
+/// Time that earns one frame.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What a Go reader takes at once at the start of a message.
+/// The size a Go reader takes at once at the start of a message.
 const PACKED: usize = 4096;
 
-/// The answers of one logical connection. Time is handed in.
+/// The answers of one logical connection. The caller passes the time.
 #[derive(Debug)]
 pub(super) struct Replies {
     pub(super) id: u32,
-    /// Frames that may go out now.
+    /// Frames that may be sent now.
     frames: u32,
     /// The time up to which `frames` is counted.
     counted: Instant,
-    /// What waits for a frame, and fits into one.
+    /// Buffered answers, at most one frame.
     held: Vec<u8>,
-    /// A writer was sent away and waits to be called.
+    /// A writer was blocked and must be woken.
     awaited: bool,
 }
 
@@ -53,7 +53,7 @@ impl Replies {
         }
     }
 
-    /// Takes one write. False: not now; the writer is to try again after [`Replies::release`].
+    /// Takes one write. False: the writer must retry after [`Replies::release`].
     pub(super) fn put(
         &mut self,
         bytes: &[u8],
@@ -75,7 +75,7 @@ impl Replies {
         Ok(false)
     }
 
-    /// Sends what was held, if its time has come. True: call the writers that wait.
+    /// Sends buffered answers that are due. True: wake the blocked writers.
     pub(super) fn release(
         &mut self,
         now: Instant,
@@ -86,7 +86,7 @@ impl Replies {
         Ok(self.frames > 0 && std::mem::take(&mut self.awaited))
     }
 
-    /// When to call [`Replies::release`], if something waits.
+    /// When to call [`Replies::release`], if anything waits.
     pub(super) fn due(&self) -> Option<Instant> {
         (self.awaited || !self.held.is_empty()).then(|| self.counted + PAUSE)
     }
@@ -116,7 +116,7 @@ impl Replies {
 mod tests {
     use super::*;
 
-    /// Puts writes in at their times; gives the frames and when each went out.
+    /// Makes writes at their times; returns the frames with the time of each.
     fn frames(writes: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);

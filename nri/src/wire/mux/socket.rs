@@ -69,7 +69,7 @@ impl Socket {
         }
     }
 
-    /// Ends both directions: our reader ends by it, and the peer learns of it.
+    /// Ends both directions: our reader ends, and the peer is notified.
     pub(super) fn shutdown(&self) {
         match self {
             Self::Unix(stream) => {

@@ -1,4 +1,4 @@
-//! Frames by properties, and trunks that end in every way.
+//! Properties of frames, and every way a trunk ends.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ async fn read_all(mut conn: MuxConn) -> io::Result<Vec<u8>> {
     conn.read_to_end(&mut all).await.map(|_| all)
 }
 
-/// Frames a ttrpc message of `len` payload bytes makes on the wire: their payload lengths.
+/// Payload lengths of the frames of a ttrpc message with `len` payload bytes.
 async fn frames_of(len: usize) -> Vec<usize> {
     let (mux, mut peer) = pair();
     let mut conn = mux.open(1);
@@ -208,7 +208,7 @@ async fn after_the_end_writes_fail_and_the_first_reason_stands() {
     assert_eq!(mux.closed().await, MuxError::Stalled(SLOW));
 }
 
-/// Slow to write down an end.
+/// Slow to record an end.
 #[derive(Debug)]
 struct Slow(Arc<std::sync::atomic::AtomicBool>);
 

@@ -1,5 +1,5 @@
-//! The socket of a multiplexer: what was read and waits for its reader, what waits to be written, and the two tasks
-//! that move it.
+//! The socket of a multiplexer: input that waits for its reader, output that waits for the socket,
+//! and the two tasks that move them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,38 +22,38 @@ use super::{
     socket::Socket,
 };
 
-/// Bytes that may wait for the socket before writers are made to wait.
+/// Bytes that may wait for the socket before writers are blocked.
 const OUTBOUND_BUDGET: usize = 1 << 20;
 pub(super) const READ_BUFFER: usize = 16 << 10;
 
-/// What arrived for one logical connection and was not read yet.
+/// Received and unread bytes of one logical connection.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     pub(super) bytes: VecDeque<u8>,
     pub(super) reader: Option<Waker>,
 }
 
-/// What the socket has not taken yet, and who waits for room.
+/// Bytes that wait for the socket, and the writers that wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Outbound {
     bytes: VecDeque<u8>,
     pub(super) writers: Vec<Waker>,
-    /// Of the connection on which we answer, if any.
+    /// Of the connection for our answers, if any.
     pub(super) replies: Option<Replies>,
 }
 
-/// Sees the bytes of one connection, which are those of [`frame`](crate::wire::frame). It is called for every byte
-/// before the connection goes on, and must not wait.
+/// Observes the bytes of one connection, in the format of [`frame`](crate::wire::frame). It is
+/// called for every byte before the connection continues, and must not wait.
 pub trait Watch: std::fmt::Debug + Send + Sync {
-    /// The plugin has sent these.
+    /// The plugin sent these bytes.
     fn came(&self, bytes: &[u8]);
-    /// These are about to be sent, so that no answer to them is seen first.
+    /// These bytes are about to be sent, so that no answer to them is seen first.
     fn goes(&self, bytes: &[u8]);
-    /// The connection has ended: whether the runtime has closed it, and the reason.
+    /// The connection has ended: whether the runtime closed it, and the reason.
     fn ended(&self, by_us: bool, why: &str);
 }
 
-/// Makes one for each trunk.
+/// Creates one for each trunk.
 pub(crate) type Watches = Arc<dyn Fn() -> Box<dyn Watch> + Send + Sync>;
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Trunk {
         let first = self.closed.send_if_modified(|closed| {
             let open = closed.is_none();
             if open {
-                // Before anyone is woken: whoever waits for the end may end the recording.
+                // Before any waiter is woken: a waiter for the end may end the recording.
                 if let Some(watch) = &self.watch {
                     watch.ended(reason == MuxError::Closed, &reason.to_string());
                 }
@@ -100,7 +100,7 @@ impl Trunk {
         if !first {
             return;
         }
-        // The reader task ends by the end of file this causes; the peer learns of it too.
+        // The reader task ends by the resulting end of file; the peer is notified too.
         self.socket.shutdown();
         self.more_to_write.notify_one();
         for conn in self.inbound.lock().values_mut() {
@@ -154,13 +154,14 @@ impl Trunk {
         Ok(())
     }
 
-    /// Writes what the socket did not take at once, and answers that were held.
+    /// Writes queued bytes and buffered answers.
     pub(super) async fn write(self: Arc<Self>) {
         loop {
             let due = self.outbound.lock().replies.as_ref().and_then(Replies::due);
             tokio::select! {
                 biased;
-                // First: it is not due again once it is released, and more to write is for every other call.
+                // First: a released answer is not due again, while more output is possible at any
+                // call.
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     if let Err(e) = self.release() {
                         return self.close(MuxError::Io(e.to_string()));
@@ -187,7 +188,7 @@ impl Trunk {
         }
     }
 
-    /// Sends an answer, or holds it. False: the writer must wait.
+    /// Sends an answer, or buffers it. False: the writer must wait.
     pub(super) fn reply(&self, out: &mut Outbound, bytes: &[u8]) -> io::Result<bool> {
         let Some(mut replies) = out.replies.take() else {
             return Ok(false);
@@ -201,7 +202,7 @@ impl Trunk {
         taken
     }
 
-    /// What goes out, to add to it: once there is room, and only while the trunk is open.
+    /// The output queue, once it has room, and only while the trunk is open.
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, Outbound>>> {
         let mut out = self.outbound.lock();
         if let Some(reason) = self.reason() {
@@ -214,7 +215,7 @@ impl Trunk {
         Poll::Ready(Ok(out))
     }
 
-    /// Sends the answers whose time has come.
+    /// Sends the answers that are due.
     fn release(&self) -> io::Result<()> {
         let mut out = self.outbound.lock();
         let Some(mut replies) = out.replies.take() else {
@@ -250,7 +251,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Sends one frame, or as much of it as the socket takes and queues the rest.
+    /// Sends one frame; the part that the socket does not take is queued.
     pub(super) fn send(&self, out: &mut Outbound, id: u32, payload: &[u8]) -> io::Result<()> {
         let header = header(id, payload.len());
         if let Some(watch) = &self.watch {

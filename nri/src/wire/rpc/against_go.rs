@@ -1,7 +1,7 @@
-//! The client by itself against a Go plugin. The library calls a plugin with one event at a time; a
-//! connection must bear more (NRI-132, NRI-140).
+//! The client alone against a Go plugin. The library calls a plugin with one event at a time; a
+//! connection must support more (NRI-132, NRI-140).
 //!
-//! Needs Go on the PATH. Where there is none, say so: `NRI_WITHOUT_GO=1` leaves this out.
+//! Needs Go on the PATH. `NRI_WITHOUT_GO=1` skips it on hosts without Go.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use crate::{
     wire::version::{Version, runtime_services},
 };
 
-/// Says yes to everything, and when it was first asked.
+/// Accepts everything, and signals its first call.
 struct Yes(Notify);
 
 #[async_trait::async_trait]

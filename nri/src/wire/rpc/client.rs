@@ -5,8 +5,8 @@
 //!     ▲
 //!     └────── by id ────── Waiting ◄────── reader ◄────── MuxConn
 //! ```
-//! Between a plugin's answer and who waits for it there is one task, the reader: a wake-up of another thread costs as
-//! much as the rest of a call.
+//! Only one task, the reader, is between a plugin's answer and its caller: waking another thread
+//! costs as much as the rest of a call.
 
 use std::{
     collections::HashMap,
@@ -39,21 +39,21 @@ use crate::{
     wire::mux::{MuxConn, MuxSender},
 };
 
-/// Gives what a call carries beside its request, by the name of its method.
+/// Returns the metadata of a call, by the name of its method.
 pub(crate) type Metadata = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
 
-/// What is special about a call.
+/// Special attributes of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Extra {
-    /// Its message must be so much shorter than others may be.
+    /// Bytes by which its message must stay below the limit.
     pub(crate) room: usize,
     /// More metadata.
     pub(crate) metadata: Vec<(String, String)>,
-    /// The peer may be at work on it for so long, also where nobody waits that long.
+    /// Time for which the peer may process it, even if the caller waits less.
     pub(crate) busy: Duration,
 }
 
-/// Calls the peer's services. With the last one dropped its connection is forgotten.
+/// Calls the peer's services. Dropping the last one drops its connection.
 #[derive(Clone)]
 pub(crate) struct Client {
     sender: MuxSender,
@@ -76,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Calls `service.method` and waits at most `limit`. The peer is told so: after that it may stop
-    /// working on the answer.
+    /// Calls `service.method` and waits at most `limit`. The peer receives the limit and may stop
+    /// working on the answer after it.
     pub(crate) async fn call(
         &self,
         service: &str,
@@ -89,7 +89,7 @@ impl Client {
             .await
     }
 
-    /// As [`Client::call`], with more beside the request.
+    /// As [`Client::call`], with special attributes.
     pub(crate) async fn call_with(
         &self,
         service: &str,
@@ -163,7 +163,7 @@ impl Client {
         let mut message = Vec::with_capacity(HEADER + length);
         message.extend(header(length, 0, REQUEST));
         request.encode_raw(&mut message);
-        // While a plugin thinks, nothing of it is kept.
+        // The request is not kept while the plugin works.
         drop(request);
         let call = Call {
             id: AtomicU32::new(0),
@@ -178,13 +178,13 @@ impl Client {
             Ok(message)
         };
         self.sender.send(in_its_place).await.map_err(|e| lost(&e))?;
-        // Told nothing: the reader has ended.
+        // A closed channel: the reader has ended.
         told.await
             .unwrap_or_else(|_| Err(lost(&self.sender.why_closed())))
     }
 }
 
-/// A call on its way. Dropped: nobody waits for its answer.
+/// A running call. Dropping it gives up its answer.
 struct Call<'a> {
     /// 0 until it is sent.
     id: AtomicU32,
@@ -201,34 +201,34 @@ impl Drop for Call<'_> {
 
 type Tell = oneshot::Sender<Result<Vec<u8>, CallError>>;
 
-/// Who waits for an answer.
+/// The receiver of an answer.
 enum Asker {
     Caller(Tell),
-    /// Nobody any more; the peer may be at work on it until then.
+    /// No receiver; the peer may work on it until then.
     GivenUp(Instant),
 }
 
-/// The calls that have no answer yet.
+/// The calls without an answer yet.
 #[derive(Default)]
 struct Waiting {
     calls: Mutex<Calls>,
-    /// None are left, where somebody waits for that.
+    /// Notified when none are left, if awaited.
     settled: Notify,
 }
 
 #[derive(Default)]
 struct Calls {
-    /// The id of the last one sent.
+    /// The id of the last call sent.
     last: Option<u32>,
     calls: HashMap<u32, Asker>,
-    /// No answer comes any more.
+    /// No more answers will arrive.
     ended: bool,
-    /// Somebody waits until none are left.
+    /// A task waits until none are left.
     awaited: bool,
 }
 
 impl Calls {
-    /// Those that were given up are owed for as long as their time is not over.
+    /// Abandoned calls are owed until their time is over.
     fn forget_late(&mut self) {
         let now = Instant::now();
         let late = |asker: &Asker| matches!(asker, Asker::GivenUp(until) if *until <= now);
@@ -252,7 +252,7 @@ impl Waiting {
         Ok(id)
     }
 
-    /// Ignores what nobody waits for: an answer that is late, for one (NRI-134).
+    /// Ignores answers without a receiver, such as late ones (NRI-134).
     fn tell(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
         let mut calls = self.calls.lock();
         let asker = calls.calls.remove(&id);
@@ -270,7 +270,7 @@ impl Waiting {
         }
     }
 
-    /// The caller does not wait any more: its time is over, or it has given up before.
+    /// The caller stops waiting: its time is over, or it has given up before.
     fn leave(&self, id: u32, busy_until: Instant) {
         let mut calls = self.calls.lock();
         if let Some(asker) = calls.calls.get_mut(&id) {
@@ -280,8 +280,8 @@ impl Waiting {
         }
     }
 
-    /// Whether an answer is owed; if so, `settled` is told when none is. That the time of one is over wakes nobody by
-    /// itself: whoever waits has a deadline.
+    /// Whether an answer is owed; if so, `settled` is notified when none is. The expiry of a call
+    /// wakes no task; waiters have a deadline.
     fn is_owed(&self) -> bool {
         let mut calls = self.calls.lock();
         calls.forget_late();
@@ -298,13 +298,13 @@ impl Waiting {
     }
 }
 
-/// Its task ends with it.
+/// Dropping it aborts its task.
 struct Reader(AbortHandle);
 
 impl Reader {
     fn start(mut conn: MuxConn, waiting: Arc<Waiting>) -> Self {
         let read = async move {
-            // Why, the trunk knows.
+            // The trunk reports the reason.
             while read_message(&mut conn, &waiting).await.is_ok() {}
             waiting.end();
         };
@@ -318,9 +318,10 @@ impl Drop for Reader {
     }
 }
 
-/// Reads one message. What is neither an answer nor in the place of one is ignored (NRI-136).
+/// Reads one message. A message that is not an answer, nor in the place of one, is ignored
+/// (NRI-136).
 async fn read_message(conn: &mut MuxConn, waiting: &Waiting) -> io::Result<()> {
-    /// Nothing is allocated for a length that is only claimed.
+    /// Bounds the allocation for a length that is only claimed.
     const AT_ONCE: usize = 64 << 10;
     let mut header = [0; HEADER];
     conn.read_exact(&mut header).await?;

@@ -1,4 +1,4 @@
-//! What ttrpc puts around a message: a header, and who is called, or with what a call ended.
+//! The envelope of a ttrpc message: a header, and the called method or the result of a call.
 //!
 //! ```text
 //!   message = length (u32 BE) | stream id (u32 BE) | type (u8) | flags (u8) | body
@@ -10,10 +10,10 @@ pub(crate) const HEADER: usize = 10;
 pub const REQUEST: u8 = 1;
 /// An answer.
 pub const RESPONSE: u8 = 2;
-/// A part of a stream, of which NRI has none.
+/// A part of a stream; NRI has no streams.
 pub const DATA: u8 = 3;
 
-/// The request of a call; unknown fields are not kept.
+/// The request of a call; unknown fields are dropped.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
     #[prost(string, tag = "1")]
@@ -24,7 +24,7 @@ pub struct Request {
     pub payload: Vec<u8>,
     #[prost(int64, tag = "4")]
     pub timeout_nano: i64,
-    /// Pairs of a key and a value, carried as they are.
+    /// Pairs of a key and a value, unparsed.
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub metadata: Vec<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! Answers of ttrpc's server, as far as it leaves them to its user.
+//! Corrections of the answers of ttrpc's server.
 
 use protobuf::{EnumOrUnknown, Message as _};
 use ttrpc::proto::Response;
@@ -8,10 +8,10 @@ use super::{
     status::Code,
 };
 
-/// Calls open at once on a connection, either way.
+/// Open calls per connection, in each direction.
 pub(super) const MAX_CALLS: usize = 64;
 
-/// What ttrpc says of a message that is too long, with INVALID_ARGUMENT.
+/// Whether this is ttrpc's INVALID_ARGUMENT for a message that is too long.
 fn is_too_long(status: &ttrpc::proto::Status) -> bool {
     let text = &status.message;
     status.code.value() == Code::InvalidArgument as i32
@@ -19,9 +19,10 @@ fn is_too_long(status: &ttrpc::proto::Status) -> bool {
         && text.contains(" exceed maximum message size of ")
 }
 
-/// Two answers as Go gives them: UNIMPLEMENTED to a call of a service that is not there, RESOURCE_EXHAUSTED to one
-/// that is too long. ttrpc says INVALID_ARGUMENT, which a peer that tries one version after the other takes for a
-/// refusal. `None`: this is another message. ttrpc writes a short one in one piece.
+/// Rewrites two answers to Go's form: UNIMPLEMENTED for an unknown service, RESOURCE_EXHAUSTED for
+/// a message that is too long. ttrpc returns INVALID_ARGUMENT, which a peer that tries one version
+/// after the other takes for a rejection. `None`: another message. ttrpc writes a short one in one
+/// piece.
 pub(super) fn with_gos_code(message: &[u8]) -> Option<Vec<u8>> {
     let (header, payload) = message.split_at_checked(HEADER)?;
     let length = u32::from_be_bytes(header[..4].try_into().ok()?);

@@ -1,14 +1,15 @@
-//! ttrpc over a multiplexed connection, by method name. The only room that names the crate `ttrpc`.
+//! ttrpc over a multiplexed connection, by method name. The only module that names the crate
+//! `ttrpc`.
 //!
-//! We call by a client of our own: what `ttrpc` 0.10 does for a call takes four tasks, and leaves ids out of order on
-//! the wire (NRI-140), data frames that pass for answers (NRI-136), and timeouts and sizes as texts (NRI-137, NRI-143).
-//! We answer by its server. What that leaves to its user is done here:
-//! - a message that is too long is refused before it is sent, with both sizes (NRI-131); one that comes in
-//!   is answered as Go does (NRI-131);
+//! Calls use our own client: `ttrpc` 0.10 takes four tasks for a call, and leaves ids out of order
+//! on the wire (NRI-140), data frames that pass for answers (NRI-136), and timeouts and sizes as
+//! texts (NRI-137, NRI-143). Answers use its server, completed here:
+//! - a message that is too long is rejected before it is sent, with both sizes (NRI-131); an
+//!   incoming one is answered as Go does (NRI-131);
 //! - every method of a service is served, so that an unknown one is UNIMPLEMENTED (NRI-141);
-//! - a peer that floods us with requests is read no further than [`frame::MAX_CALLS`] of them, and not
-//!   while an answer waits to be written (NRI-108): ttrpc answers also what is no call, each on a
-//!   task of its own, and those would pile up.
+//! - at most [`frame::MAX_CALLS`] requests are read from a peer at once, and none while an answer
+//!   waits to be written (NRI-108): ttrpc answers also messages that are not calls, each on its own
+//!   task, and those would pile up.
 #[cfg(test)]
 mod against_go;
 mod client;

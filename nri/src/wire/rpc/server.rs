@@ -28,12 +28,12 @@ use super::{
 };
 use crate::wire::mux::MuxConn;
 
-/// A call that has come in.
+/// A received call.
 pub(crate) struct Incoming {
     pub(crate) service: &'static str,
     pub(crate) method: &'static str,
     pub(crate) payload: Vec<u8>,
-    /// How long the caller waits for the answer; `None` for ever.
+    /// Time the caller waits for the answer; `None` without a limit.
     #[cfg_attr(
         not(feature = "stub"),
         allow(dead_code, reason = "the runtime side does not ask")
@@ -47,7 +47,7 @@ pub(crate) struct Incoming {
     pub(crate) metadata: HashMap<String, Vec<String>>,
 }
 
-/// Whoever answers calls.
+/// A handler of calls.
 #[async_trait::async_trait]
 pub(crate) trait Serve: Send + Sync + 'static {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status>;
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Serving {
     }
 }
 
-/// Answers the calls that come in on `conn`.
+/// Answers the calls received on `conn`.
 pub(crate) async fn serve(
     conn: MuxConn,
     services: &[Methods],
@@ -171,7 +171,7 @@ pub(crate) async fn without_panic<T>(
     .await
 }
 
-/// Counts the calls being handled, and holds reading back while they are too many.
+/// Counts the calls being handled, and pauses reading at the limit.
 #[derive(Default)]
 struct Gate {
     open: AtomicUsize,
@@ -202,7 +202,7 @@ impl Drop for Entered {
 struct Gated {
     conn: MuxConn,
     gate: Arc<Gate>,
-    /// An answer waits to be written: nothing more is read meanwhile, or answers pile up.
+    /// An answer waits to be written: reading pauses meanwhile, or answers would pile up.
     stuck: bool,
 }
 
@@ -214,7 +214,7 @@ impl AsyncRead for Gated {
     ) -> Poll<io::Result<()>> {
         if self.is_shut() {
             *self.gate.reader.lock() = Some(cx.waker().clone());
-            // Checked again: a call that ended in between has found no waker.
+            // Checked again: a call that ended in between found no waker.
             if self.is_shut() {
                 return Poll::Pending;
             }
@@ -237,7 +237,7 @@ impl AsyncWrite for Gated {
     ) -> Poll<io::Result<usize>> {
         let conn = Pin::new(&mut self.conn);
         let written = match with_gos_code(buf) {
-            // Shorter than a frame, which is taken whole or not at all.
+            // Shorter than a frame, which is taken completely or not at all.
             Some(message) => conn.poll_write(cx, &message).map_ok(|_| buf.len()),
             None => conn.poll_write(cx, buf),
         };
@@ -257,7 +257,7 @@ impl AsyncWrite for Gated {
     }
 }
 
-/// A listener that has one connection to give (NRI-116).
+/// A listener with a single connection (NRI-116).
 struct OneConnection(Option<Gated>);
 
 impl futures_core::Stream for OneConnection {

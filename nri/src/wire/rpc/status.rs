@@ -1,4 +1,4 @@
-//! What a call may end with: a code, a status, an error; and a peer's text as one line.
+//! Results of a call: a code, a status, an error; and a peer's text as one line.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use std::time::Duration;
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// Room for the envelope of a request: service, method, timeout and lengths.
 pub(crate) const ENVELOPE: usize = 256;
-/// Room in the message by which a plugin is first told of a pod or container: later ones are longer, by times, addresses,
+/// Room in the first message about a pod or container: later ones are longer, by times, addresses,
 /// an exit and the like (NRI-323).
 pub(crate) const ROOM: usize = 64 << 10;
 
-/// The status codes that mean something here.
+/// The status codes used by NRI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Code {
@@ -32,7 +32,7 @@ pub enum Code {
 pub struct Status {
     /// A gRPC code.
     pub code: i32,
-    /// Message for people.
+    /// Text for people.
     pub message: String,
 }
 
@@ -50,7 +50,7 @@ impl Status {
         self.code == code as i32
     }
 
-    /// The code's name, as metrics have it.
+    /// The code's name, as in metrics.
     pub(crate) fn name(&self) -> &'static str {
         const NAMES: [&str; 17] = [
             "ok",
@@ -78,10 +78,10 @@ impl Status {
     }
 }
 
-/// Characters of a peer's text that go into ours.
+/// Characters of a peer's text that our texts include.
 const MAX_TEXT: usize = 1000;
 
-/// A text from a peer as it may stand in a log or an error: one line, not too long.
+/// Makes a peer's text safe for a log or an error: one line of limited length.
 pub fn one_line(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = text.chars().take(MAX_TEXT).map(plain).collect();
@@ -91,7 +91,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Error of a call: of a plugin's, for one, that asks the runtime for updates.
+/// Error of a call, such as a plugin's request for updates.
 ///
 /// ```
 /// use nri::{CallError, Code};
@@ -111,16 +111,16 @@ pub enum CallError {
     /// The peer answered with an error.
     #[error("{0}")]
     Status(Status),
-    /// No answer in time: by our clock, or the peer says so.
+    /// No answer in time: by our clock, or as the peer reports.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// The connection is gone or was abused.
+    /// The connection was lost or violated the protocol.
     #[error("connection lost: {0}")]
     Lost(String),
     /// The request cannot be sent.
     #[error("request of {len} bytes exceeds the limit of {limit}")]
     TooLong { len: usize, limit: usize },
-    /// The answer is no message of the expected kind.
+    /// The answer does not parse as the expected message.
     #[error("answer cannot be decoded: {0}")]
     BadReply(String),
 }

@@ -1,4 +1,4 @@
-//! From the text of a scenario to a checked one.
+//! Parses and checks the text of a scenario.
 
 mod steps;
 mod values;
@@ -24,7 +24,7 @@ use super::{
 use crate::{adjustment, rules::Rule};
 use values::{duration, lay_over, not_a_duration};
 
-/// What is wrong with a scenario, and where.
+/// An error of a scenario, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct Bad {
@@ -104,7 +104,7 @@ struct StepTable {
     expect: Option<ExpectTable>,
 }
 
-/// The pods of a `join`: so many plain ones, or those of these names.
+/// The pods of a `join`: a number of plain ones, or those of these names.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "must be a number, or a list of names of pods")]
 enum Pods {
@@ -131,7 +131,7 @@ struct ExpectTable {
     exit: Option<Exit>,
 }
 
-/// How a plugin ends: by a status, or by a signal such as `SIGKILL`.
+/// End of a plugin: a status, or a signal such as `SIGKILL`.
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
@@ -142,7 +142,7 @@ enum Exit {
     Signal(String),
 }
 
-/// Reads a scenario; `name` where it has none of its own.
+/// Parses a scenario; `name` is its default name.
 pub fn read(name: &str, text: &str) -> Result<Scenario> {
     let lines = Lines(text);
     let bad = |e: toml::de::Error| Bad {
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Line of the deepest key of this path that is there.
+    /// Line of the deepest existing key of this path.
     fn line(&self, path: &[String]) -> usize {
         let (mut line, mut value) = (1, &self.whole);
         for key in path {
@@ -203,7 +203,7 @@ impl Reader<'_> {
         line
     }
 
-    /// A value as a message; `path` is where it stands.
+    /// A value as a message; `path` is its position.
     fn message<T: DeserializeOwned + Serialize>(
         &self,
         path: &[&str],
@@ -220,7 +220,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A pod or container of this name: what is given, over what one has that nothing is said of.
+    /// A pod or container of this name: the given fields over the defaults.
     fn object<T: DeserializeOwned + Serialize>(
         &self,
         kind: &str,
@@ -240,7 +240,7 @@ impl Reader<'_> {
     fn scenario(&mut self, name: &str, mut file: File) -> Result<Scenario> {
         let mut pods = BTreeMap::new();
         for (name, given) in &mut file.pod {
-            // No field of the message: which of its containers are there before the plugin.
+            // Not a field of the message: the containers that exist before the plugin.
             if let Some(containers) = given
                 .as_object_mut()
                 .and_then(|pod| pod.remove("containers"))
@@ -328,7 +328,7 @@ impl Reader<'_> {
         Ok(scenario)
     }
 
-    /// Containers that a pod has before the plugin are nowhere if no `join` lists the pod.
+    /// A pod's containers from before the plugin exist only if a `join` lists the pod.
     fn each_is_listed(&self, scenario: &Scenario) -> Result<()> {
         let listed: &[(String, Vec<String>)] = match scenario.steps.first().map(|s| &s.act) {
             Some(Act::Join { pods, .. }) => pods,

@@ -1,4 +1,4 @@
-//! One step of a scenario: what it does, out of the keys that belong to it, and what is expected.
+//! One step of a scenario: its action, from its keys, and its expectations.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Reader<'_> {
         })
     }
 
-    /// What the step does, out of the keys that belong to it.
+    /// The action of the step, from its keys.
     fn act(&self, at: usize, line: usize, step: &mut StepTable) -> Result<Act> {
         let bad = |why: String| Bad { line, why };
         let needs = |what: Option<String>, key: &str| {
@@ -124,7 +124,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The pods that are there before the plugin, with their containers.
+    /// The pods that exist before the plugin, with their containers.
     fn existing(&self, step: &mut StepTable) -> Result<Vec<(String, Vec<String>)>, String> {
         let containers = step.containers.take();
         match step.pods.take().unwrap_or(Pods::Plain(0)) {
@@ -191,7 +191,7 @@ impl Reader<'_> {
         }
         let mut add = |key: &str, expected: Vec<Expected>| match expect::misfit(key, step) {
             Some(why) => Err(bad(key, why)),
-            // Whatever comes, it is as expected.
+            // Without expectations every result would pass.
             None if expected.is_empty() => Err(bad(
                 key,
                 format!("`expect.{key}` asks for nothing; for no change it is `unchanged = true`"),

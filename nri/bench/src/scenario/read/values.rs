@@ -1,10 +1,10 @@
-//! Small values of scenarios: durations, numbers with a bound, tables upon tables.
+//! Small values of scenarios: durations, bounded numbers, overlaid tables.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Pods that `join` and `churn` may ask for.
+/// Pods that `join` and `churn` may request.
 const MOST: u32 = 100_000;
 
 pub(super) fn not_a_duration(text: &str) -> String {
@@ -29,7 +29,7 @@ pub(super) fn bounded(given: Option<u32>, usual: u32) -> Result<u32, String> {
     }
 }
 
-/// What `given` has over `whole`: tables key by key, anything else as it is.
+/// Overlays `given` on `whole`: tables key by key, other values replaced.
 pub(super) fn lay_over(whole: &mut Value, given: Value) {
     match (whole, given) {
         (Value::Object(whole), Value::Object(given)) => {
