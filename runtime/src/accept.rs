@@ -2,9 +2,9 @@
 //! a full descriptor table, the next attempt waits.
 //!
 //! Every user of the host, and every container in the daemon's network namespace, may connect to a
+//! Every user of the host, and every container in the daemon's network namespace, may connect to a
 //! TCP port, but cannot lock the others out: connections are bounded in two stages, and in a full
 //! stage a new connection evicts the oldest.
-//!
 //! ```text
 //!  accept ──► without head ── Place::head_read ──► with head ── Place dropped ──► ended, or
 //!             512, each 2 s                        32                             a session

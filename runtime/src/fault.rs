@@ -1,7 +1,7 @@
 //! Fault points: named places at which a test makes the daemon fail.
 //!
-//! `CAIRN_FAULT=name=error|hang|abort` (several by comma) arms them, with the feature `fault` only. A name with `@n`
-//! fires at the n-th pass. Without the feature, [`Fired`] has no value, so that a point compiles to nothing.
+//! `CAIRN_FAULT=name=error|hang|abort` (comma-separated) arms them, only with the feature `fault`.
+//! A name with `@n` fires at the n-th pass. Without the feature a point compiles to nothing.
 
 #[cfg(feature = "fault")]
 pub use armed::{Fired, pass, point};
@@ -41,7 +41,7 @@ mod armed {
     #[error("{0}")]
     pub struct Fired(String);
 
-    /// What an armed point does.
+    /// The effect of an armed point.
     #[derive(Clone, Copy, PartialEq)]
     enum Act {
         Error,
@@ -73,7 +73,7 @@ mod armed {
             .collect()
     }
 
-    /// What to do at this pass, if anything. Each armed fault fires once.
+    /// The action at this pass, if any. Each armed fault fires once.
     fn fires(name: &str) -> Option<Act> {
         let faults =
             FAULTS.get_or_init(|| Mutex::new(parse(&env::var("CAIRN_FAULT").unwrap_or_default())));

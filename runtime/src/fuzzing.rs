@@ -41,7 +41,7 @@ const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {
 /// Runs the target of this name.
 ///
 /// # Panics
-/// The target does not exist, or found something.
+/// The target does not exist, or a rule is broken.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target of this name").run)(data);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_directory_of_seeds_has_its_target() {
-        // cni-shim tests its own.
+        // cni-shim tests its own seeds.
         let ours = names(&seeds())
             .into_iter()
             .filter(|n| !n.starts_with("cni_"));

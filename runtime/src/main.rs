@@ -1,6 +1,6 @@
 //! cairn: a small CRI runtime with NRI built in.
 //!
-//! Only this file chooses signals, exit codes and where text goes.
+//! Only this file chooses signals, exit codes and the destination of output.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -26,10 +26,10 @@ use cairn::{
 use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a thread for blocking work waits for more.
+/// Lifetime of an idle thread for blocking work.
 const IDLE_THREAD: Duration = Duration::from_secs(2);
-/// The daemon's exit code where every start would fail until the configuration or the host is changed: EX_CONFIG of
-/// sysexits(3). Its unit leaves it at one start then.
+/// The daemon's exit code if every start would fail until the configuration or the host changes:
+/// EX_CONFIG of sysexits(3). Its unit then does not restart it.
 const CHANGE_FIRST: u8 = 78;
 
 fn main() -> ExitCode {
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ready at the first SIGINT; never where it cannot be waited for: then it ends the program as ever.
+/// Ready at the first SIGINT. If it cannot be caught, SIGINT ends the program.
 async fn interrupt() {
     match signal(SignalKind::interrupt()) {
         Ok(mut interrupt) => {
@@ -81,7 +81,7 @@ async fn interrupt() {
     }
 }
 
-/// Errors are one line for a person.
+/// Prints an error as one line for the user.
 fn report(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -92,7 +92,7 @@ fn report(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// What was found is printed; whether it is well is the exit code.
+/// The exit code shows whether the result is good.
 fn verdict(result: Result<bool, String>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -114,7 +114,7 @@ fn run_config(command: ConfigCommand) -> Result<(), String> {
     Ok(())
 }
 
-/// A page for each command that is for people, and one for the configuration.
+/// A page for each public command, and one for the configuration.
 #[expect(clippy::disallowed_methods, reason = "a command, which serves nobody")]
 fn write_manual(dir: &std::path::Path) -> Result<(), String> {
     clap_mangen::generate_to(Cli::command(), dir)
@@ -122,7 +122,7 @@ fn write_manual(dir: &std::path::Path) -> Result<(), String> {
         .map_err(|error| format!("write manual pages into {}: {error}", dir.display()))
 }
 
-/// Whether pods run.
+/// Whether pods can run.
 fn run_check(arguments: Check) -> Result<bool, String> {
     let config = arguments.serve.over_file().and_then(Config::check);
     let config = config.map_err(|error| error.to_string())?;
@@ -163,7 +163,7 @@ fn run_daemon(serve: Serve) -> ExitCode {
     }
 }
 
-/// Also where the daemon ends by a panic.
+/// Drains the log even if the daemon panics.
 struct DrainedAtEnd(Log);
 
 impl Drop for DrainedAtEnd {
@@ -176,7 +176,7 @@ fn serve_until_told(config: Config) -> Result<(), serve::Error> {
     inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        // Each keeps a stack, and chunks of the allocator's that pin pages; one is made in 20 us.
+        // Each keeps a stack, and allocator chunks that pin pages; a new one takes 20 us.
         .thread_keep_alive(IDLE_THREAD)
         .build()
         .map_err(serve::Error::Threads)?;
@@ -191,15 +191,15 @@ fn serve_until_told(config: Config) -> Result<(), serve::Error> {
         };
         serve::serve(config, shutdown).await
     });
-    // Steps under way are abandoned; their records resume at the next start.
+    // Running steps are abandoned; their records resume at the next start.
     runtime.shutdown_background();
     result
 }
 
-/// From here on only the log's own thread writes to stderr: also a panic goes there.
+/// From now on only the log's thread writes to stderr, including panics.
 fn start_log(config: &Config) -> io::Result<Log> {
     let colored = config.log.format == Format::Human && io::stderr().is_terminal();
-    // A descriptor of its own: nobody waits for the lock of `io::stderr`.
+    // Its own descriptor, so that nothing waits for the lock of `io::stderr`.
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let log = Log::start(stderr, colored)?;
     let level = match config.log.level {
@@ -209,7 +209,7 @@ fn start_log(config: &Config) -> io::Result<Log> {
         config::Level::Debug => "debug",
         config::Level::Trace => "trace",
     };
-    // Libraries speak from the level above ours.
+    // Libraries log from the level above ours.
     let filter = format!("warn,cairn={level},nri={level},cni_shim={level}");
     let builder = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
@@ -237,7 +237,7 @@ fn client<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String>
         .build()
         .map_err(|error| error.to_string())?;
     let result = runtime.block_on(work);
-    // Without waiting for standard input, which an import that failed may still read.
+    // Does not wait for standard input, which a failed import may still read.
     runtime.shutdown_background();
     result
 }

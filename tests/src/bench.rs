@@ -1,4 +1,4 @@
-//! What the benchmarks have in common: they measure any runtime that serves CRI, beside it, as `hack/contract --run` starts it.
+//! Shared by the benchmarks, which run beside any CRI runtime that `hack/contract --run` starts.
 
 use std::{
     env, fs,
@@ -9,26 +9,26 @@ use tokio::task::JoinSet;
 
 use crate::{client::Client, client::Cri, pod::Pod};
 
-/// How many make or end pods at once.
+/// Clients that make or end pods concurrently.
 pub const CLIENTS: usize = 4;
-/// The main process of a container: it ends on SIGTERM, and at once.
+/// The main process of a container: it ends at once on SIGTERM.
 pub const HONOURS_SIGTERM: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
-/// What a runtime's processes for a container or pod are called, as far as the kernel keeps it.
+/// Names of a runtime's processes for a container or pod, cut like the kernel does.
 const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
 
-/// The socket that the runtime serves at, and the image, as the environment has them.
+/// The runtime's socket and the image, from the environment.
 pub fn given() -> Option<(PathBuf, String)> {
     let socket = env::var("CRI").ok()?;
     let image = env::var("IMAGE").ok()?;
     Some((socket.trim_start_matches("unix://").into(), image))
 }
 
-/// Whether this is the command of a process that a runtime keeps for a container or pod.
+/// Whether a runtime keeps a process with this command for a container or pod.
 pub fn is_helper(command: &str) -> bool {
     HELPERS.iter().any(|helper| command.starts_with(helper))
 }
 
-/// Logs and cgroups of its pods are named after the directory that the socket lies in.
+/// Logs and cgroups of its pods are named after the socket's directory.
 ///
 /// # Panics
 /// If the runtime does not serve.
@@ -40,7 +40,7 @@ pub async fn cri(socket: &Path) -> Cri {
     Cri::new(client.expect("the runtime serves"), logs, &parent)
 }
 
-/// Of the runtime, as PID_FILE has it.
+/// The runtime's pid, from PID_FILE.
 pub fn pid() -> Option<String> {
     let file = env::var("PID_FILE").ok()?;
     Some(fs::read_to_string(file).ok()?.trim().to_owned())
@@ -52,14 +52,14 @@ pub fn rss() -> Option<f64> {
     Some(rss / 1024.0)
 }
 
-/// A line of a file of a process.
+/// A field of a process's file.
 pub fn kib(process: PathBuf, file: &str, field: &str) -> Option<f64> {
     let text = fs::read_to_string(process.join(file)).ok()?;
     let line = text.lines().find(|line| line.starts_with(field))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Stops and removes them.
+/// Stops and removes the pods.
 pub async fn end(pods: Vec<Pod>) {
     let mut tasks = JoinSet::new();
     let mut queues: [Vec<Pod>; CLIENTS] = Default::default();

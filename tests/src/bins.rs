@@ -1,7 +1,7 @@
-//! Where the programs under test and their peers lie.
+//! Directories of the programs under test and of their peers.
 //!
-//! `hack/test` builds once and points `CAIRN_BIN_DIR` at the result. A bare `cargo test` has no
-//! such directory: then the programs are built here, once per test binary.
+//! `hack/test` builds once and sets `CAIRN_BIN_DIR`. Without it, after a bare `cargo test`, the
+//! programs are built here, once per test binary.
 
 use std::{
     env, fs, iter,
@@ -10,7 +10,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// The programs that belong together; `cairn` looks for the other two beside itself.
+/// These programs belong together; `cairn` expects the other two beside itself.
 const PROGRAMS: [&str; 3] = ["cairn", "cairn-monitor", "cairn-create"];
 
 /// The repository's root.
@@ -24,7 +24,7 @@ pub fn repository() -> PathBuf {
 /// The directory with `cairn`, `cairn-monitor` and `cairn-create`.
 ///
 /// # Panics
-/// If they are not there and cannot be built.
+/// If they are missing and cannot be built.
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -48,12 +48,12 @@ pub fn cairn() -> PathBuf {
     dir().join("cairn")
 }
 
-/// Builds the programs with the profile of this test binary; answers the target directory.
+/// Builds the programs with the profile of this test binary; returns the target directory.
 fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .args(["build", "--quiet", "--workspace", "--all-targets"])
-        // The choice of hack/test: another one would build what they share anew.
+        // The choice of hack/test: another one would rebuild shared packages.
         .args(["--features", "cairn/fault"]);
     // The helpers are static programs, which cargo alone does not make.
     let mut helpers = Command::new("hack/build");
@@ -71,7 +71,7 @@ fn build() -> PathBuf {
     target_dir()
 }
 
-/// `target/<profile>`: where this very test binary was built.
+/// `target/<profile>`, the directory of this test binary.
 fn target_dir() -> PathBuf {
     let own = env::current_exe().expect("this test has a path");
     own.ancestors()
@@ -80,7 +80,7 @@ fn target_dir() -> PathBuf {
         .to_path_buf()
 }
 
-/// A program that one of the workspace's packages builds, such as the yard or a sample plugin.
+/// A program of one of the workspace's packages, such as the yard or a sample plugin.
 ///
 /// # Panics
 /// If it was not built.
@@ -97,7 +97,7 @@ pub fn built(program: &str) -> PathBuf {
 /// A peer that `hack/peers` installed.
 ///
 /// # Panics
-/// If it is not there, with the command that puts it there.
+/// If it is missing, with the command that installs it.
 pub fn peer(program: &str) -> PathBuf {
     of_peers("bin", program)
 }
@@ -122,7 +122,7 @@ fn of_peers(kind: &str, name: &str) -> PathBuf {
     path
 }
 
-/// A program of the system, looked up as a shell would.
+/// A program of the system, found like in a shell.
 pub fn system(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

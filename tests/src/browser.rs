@@ -18,7 +18,7 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: String,
     last: u64,
-    /// Its profile; ours to remove.
+    /// Its profile, removed with the browser.
     _home: TempDir,
 }
 
@@ -31,7 +31,7 @@ impl Browser {
             .prefix(crate::daemon::PREFIX)
             .tempdir()
             .expect("a directory");
-        // It reads from descriptor 3 and writes to 4; a shell puts ours there. One that hangs is ended, and so is the wait for it.
+        // It reads from descriptor 3 and writes to 4; a shell connects them. A timeout ends it.
         let mut child = Command::new("sh")
             .args([
                 "-c",
@@ -74,7 +74,7 @@ impl Browser {
         browser
     }
 
-    /// Sends a command and returns its result; what comes before that is passed over.
+    /// Sends a command and returns its result; earlier messages are skipped.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": params });
@@ -99,7 +99,7 @@ impl Browser {
         serde_json::from_slice(&message).expect("JSON")
     }
 
-    /// Opens a file in a window of this size, with a colour scheme, and waits until it is loaded and drawn.
+    /// Opens a file in a window of this size and color scheme, and waits until it is drawn.
     pub fn open(&mut self, file: &Path, width: u32, height: u32, scheme: &str) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
@@ -109,7 +109,7 @@ impl Browser {
         let url = format!("file://{}", file.display());
         self.ask("Page.navigate", &json!({ "url": url }));
         while self.hear()["method"] != "Page.loadEventFired" {}
-        // Two frames: one is drawn upon what the first has brought into sight.
+        // Two frames: the first may bring more into view, which the second draws.
         self.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))");
     }
 
@@ -125,7 +125,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Presses a key, as a person does, and waits for what it draws.
+    /// Presses a key, and waits for the drawing.
     pub fn press(&mut self, key: &str) {
         for kind in ["keyDown", "keyUp"] {
             self.ask(
@@ -136,7 +136,7 @@ impl Browser {
         self.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))");
     }
 
-    /// What is seen, as a PNG in base64.
+    /// The visible part as a PNG in base64.
     pub fn screenshot(&mut self) -> String {
         let shot = self.ask("Page.captureScreenshot", &json!({ "format": "png" }));
         shot["data"].as_str().expect("a picture").to_owned()
@@ -145,7 +145,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends its helpers itself; one that hangs is ended by its time.
+        // It ends its helpers itself; a timeout ends a hung one.
         let _ = write!(
             self.to,
             "{}\0",

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 pub use testkit::client::Client;
 
-/// A client of one daemon, with what its requests have in common. Clones share the connection.
+/// A client of one daemon, with defaults for its requests. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Cri {
     pub client: Client,
@@ -13,7 +13,7 @@ pub struct Cri {
 }
 
 impl Cri {
-    /// Of a runtime that serves `client`; logs go below `dir`, cgroups below `cgroup_parent`.
+    /// `client` is connected; logs are below `dir`, cgroups below `cgroup_parent`.
     pub fn new(client: Client, dir: &Path, cgroup_parent: &str) -> Self {
         Self {
             client,

@@ -11,7 +11,7 @@ use crate::{
     criclog::{self, Record},
 };
 
-/// What a command in a container answered.
+/// The output of a command in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub code: i32,
@@ -19,7 +19,7 @@ pub struct Ran {
     pub err: String,
 }
 
-/// A container that was created.
+/// A created container.
 #[derive(Clone, Debug)]
 pub struct Container {
     pub cri: Cri,
@@ -48,7 +48,7 @@ impl Container {
         self.cri.client.remove_container(&self.id).await
     }
 
-    /// Asks for another memory limit, in bytes, by UpdateContainerResources.
+    /// Changes the memory limit, in bytes, by UpdateContainerResources.
     ///
     /// # Errors
     /// The daemon's.
@@ -77,7 +77,7 @@ impl Container {
         self.status().await.state()
     }
 
-    /// Waits until it has exited; answers its final status.
+    /// Waits until it has exited; returns its final status.
     pub async fn exited(&self) -> cri::ContainerStatus {
         until(&format!("container {} exits", self.id), || async {
             let status = self.status().await;
@@ -99,10 +99,10 @@ impl Container {
         })
     }
 
-    /// Runs a command, which must succeed; answers its standard output without the last newline.
+    /// Runs a command, which must succeed; returns its standard output without the last newline.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it fails.
     pub async fn exec(&self, command: &[&str]) -> String {
         let ran = self
             .try_exec(command, 20)
@@ -111,7 +111,7 @@ impl Container {
         assert_eq!(ran.code, 0, "exec {command:?}: {ran:?}");
         ran.out.trim_end_matches('\n').to_owned()
     }
-    /// Runs a script by the container's shell.
+    /// Runs a script in the container's shell.
     pub async fn sh(&self, script: &str) -> String {
         self.exec(&["sh", "-c", script]).await
     }
@@ -121,7 +121,7 @@ impl Container {
         let bytes = fs::read(&self.log).unwrap_or_default();
         criclog::records(criclog::whole(&bytes))
     }
-    /// The lines that it has written to standard output so far.
+    /// The lines of its standard output so far.
     pub fn lines(&self) -> Vec<String> {
         criclog::lines(&self.records(), "stdout")
     }
@@ -133,7 +133,7 @@ impl Container {
         .await;
     }
 
-    /// Pid of its first process, in the yard's numbers, from the verbose status (CRI-144).
+    /// Pid of its first process in the yard, from the verbose status (CRI-144).
     pub async fn pid(&self) -> Option<u32> {
         let status = self.try_status().await.ok()?;
         let info = status.info.get("info")?;
@@ -143,7 +143,7 @@ impl Container {
 }
 
 impl Cri {
-    /// A container that is known by its id.
+    /// A container with a known id.
     pub fn container_by_id(&self, id: &str, log: PathBuf) -> Container {
         Container {
             cri: self.clone(),

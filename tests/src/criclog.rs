@@ -1,5 +1,5 @@
-//! Reading a container's log as the kubelet does (CRI-250):
-//! `RFC3339nano stream P|F content\n`, where P means that the line goes on in the next record.
+//! Parses a container's log like the kubelet (CRI-250): `RFC3339nano stream P|F content\n`. P: the
+//! line continues in the next record.
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,12 +7,12 @@ pub struct Record {
     pub time: String,
     /// `stdout` or `stderr`.
     pub stream: String,
-    /// The line goes on in the next record of the same stream.
+    /// The line continues in the next record of the same stream.
     pub partial: bool,
     pub content: Vec<u8>,
 }
 
-/// As much of a log as is whole records, where another process is writing: what follows the last newline is not one yet.
+/// The complete records of a log that another process is writing, up to the last newline.
 pub fn whole(log: &[u8]) -> &[u8] {
     let end = log.iter().rposition(|b| *b == b'\n');
     &log[..end.map_or(0, |at| at + 1)]
@@ -21,7 +21,7 @@ pub fn whole(log: &[u8]) -> &[u8] {
 /// Splits a log into its records.
 ///
 /// # Panics
-/// At the first byte that is not in the format.
+/// At the first invalid byte.
 pub fn records(log: &[u8]) -> Vec<Record> {
     parse(log).unwrap_or_else(|why| panic!("{why}"))
 }
@@ -29,7 +29,7 @@ pub fn records(log: &[u8]) -> Vec<Record> {
 /// As [`records`].
 ///
 /// # Errors
-/// The first record that is not in the format.
+/// The first invalid record.
 pub fn parse(log: &[u8]) -> Result<Vec<Record>, String> {
     if log.is_empty() {
         return Ok(Vec::new());
@@ -70,8 +70,8 @@ fn record(line: &[u8]) -> Result<Record, String> {
     })
 }
 
-/// What the container wrote to one stream. A final F stands for the newline that ended the line,
-/// or for the end of the output.
+/// The container's output to one stream. A final F stands for the newline of the line, or for the
+/// end of the output.
 pub fn written(records: &[Record], stream: &str) -> Vec<u8> {
     let mut all = Vec::new();
     for record in records.iter().filter(|r| r.stream == stream) {
@@ -83,7 +83,7 @@ pub fn written(records: &[Record], stream: &str) -> Vec<u8> {
     all
 }
 
-/// The whole lines of one stream, as text.
+/// The complete lines of one stream, as text.
 pub fn lines(records: &[Record], stream: &str) -> Vec<String> {
     String::from_utf8_lossy(&written(records, stream))
         .lines()

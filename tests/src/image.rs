@@ -12,7 +12,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::bins;
 
-/// The name under which [`crate::Daemon`] imports the plain busybox image.
+/// The name of the plain busybox image in [`crate::Daemon`].
 pub const BUSYBOX: &str = "localhost/cairn-test/busybox:1";
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
@@ -39,7 +39,7 @@ impl Default for Layer {
 }
 
 impl Layer {
-    /// An entry exactly as given: names are not made safe, for tests of unsafe names.
+    /// A raw entry: unsafe names stay as they are.
     #[must_use]
     pub fn raw(mut self, kind: EntryType, name: &str, link: &str, mode: u32, data: &[u8]) -> Self {
         let mut header = Header::new_gnu();
@@ -82,7 +82,7 @@ impl Layer {
     }
 }
 
-/// The layer that every image of the tests begins with.
+/// The first layer of every test image.
 fn busybox_layer() -> &'static [u8] {
     static LAYER: OnceLock<Vec<u8>> = OnceLock::new();
     LAYER.get_or_init(|| {
@@ -90,7 +90,7 @@ fn busybox_layer() -> &'static [u8] {
     })
 }
 
-/// The layer of an image that is some static busybox.
+/// The layer of an image with a static busybox.
 fn layer_of(program: &Path) -> Vec<u8> {
     let listed = Command::new(program)
         .arg("--list")
@@ -120,7 +120,7 @@ fn layer_of(program: &Path) -> Vec<u8> {
     layer.bytes()
 }
 
-/// An image that is being put together.
+/// A builder of an image.
 #[derive(Clone)]
 pub struct Image {
     name: String,
@@ -136,7 +136,7 @@ impl Image {
             ..Self::bare(name)
         }
     }
-    /// An image of nothing but the layers that are added.
+    /// An image of only the added layers.
     pub fn bare(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -147,7 +147,7 @@ impl Image {
             }),
         }
     }
-    /// The same of another busybox than the system's.
+    /// The same with another busybox than the system's.
     pub fn of_busybox(name: &str, program: &Path) -> Self {
         Self {
             layers: vec![layer_of(program)],
@@ -221,7 +221,7 @@ impl Image {
     }
 }
 
-/// An image in pieces, so that tests can spoil one of them.
+/// An image in parts, so that tests can damage one of them.
 #[derive(Default)]
 pub struct Blobs {
     /// (digest, content)
@@ -272,7 +272,7 @@ fn to_vec(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).expect("a value is JSON")
 }
 
-/// The machine, in the words of OCI.
+/// The machine's architecture, with OCI's name.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

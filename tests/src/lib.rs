@@ -1,4 +1,4 @@
-//! The harness of the end-to-end tests: what every test stands on, and nothing of the daemon.
+//! The harness of the end-to-end tests. It links nothing of the daemon.
 //!
 //! ```text
 //! test ── Daemon ── Yard (mount, network and pid namespace of its own; cairn-yard is pid 1)
@@ -6,9 +6,9 @@
 //!            ├── CRI client (crate k8s-cri) on the daemon's socket
 //!            └── directories under one temporary directory, cgroups under one parent
 //! ```
-//! Dropping a [`Daemon`] ends the yard's pid 1, and with it every process, mount and network
-//! device that was made inside; the cgroups and the directory are removed after that. The harness
-//! knows the daemon only by its command line, its sockets and the kernel's view of what it made.
+//! Dropping a [`Daemon`] ends the yard's pid 1, and with it every process, mount and network device
+//! inside; the cgroups and the directory are removed after that. The harness uses only the daemon's
+//! command line, its sockets and the kernel's view of its resources.
 
 pub mod bench;
 pub mod bins;

@@ -1,11 +1,11 @@
-//! The state of the machine as far as a runtime could change it, to compare before and after.
+//! The state of the machine that a runtime can change, to compare before and after.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use testkit::look;
 
-/// Everything now: mounts, network devices, named network namespaces, cgroups, processes.
-/// One item a line, so that two snapshots can be compared with diff.
+/// A snapshot: mounts, network devices, named network namespaces, cgroups, processes. One item per
+/// line, for diff.
 pub fn snapshot() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |kind: &str, what: BTreeSet<String>| {
@@ -25,8 +25,8 @@ pub fn snapshot() -> BTreeSet<String> {
     all
 }
 
-/// What of a difference is a run's doing. The machine has other tenants: their mounts, processes
-/// and cgroups come and go, and carry other names.
+/// Whether a run caused a difference. Other tenants' mounts, processes and cgroups come and go, and
+/// have other names.
 pub fn ours(item: &str, run: &str) -> bool {
     item.contains(run)
         || item.contains(crate::daemon::PREFIX)
@@ -34,7 +34,7 @@ pub fn ours(item: &str, run: &str) -> bool {
         || item.starts_with("directory ")
 }
 
-/// Those that runtimes, CNI programs and kubelets have on a machine, with what is in them.
+/// Directories of runtimes, CNI programs and kubelets, with their entries.
 fn known_directories() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for dir in [
@@ -63,8 +63,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Each process with all that tells where it comes from: command line, executable, root and
-/// working directory, and the run it belongs to.
+/// Each process with its origin: command line, executable, root and working directory, and its run.
 fn processes() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for dir in look::subdirs(Path::new("/proc")) {

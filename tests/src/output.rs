@@ -1,8 +1,8 @@
-//! What a command answered, as text.
+//! The output of commands as text.
 
 use std::process::Output;
 
-/// A command's result in one piece, for messages.
+/// A command's result as one text, for messages.
 pub fn shown(output: &Output) -> String {
     format!(
         "{}\n{}{}",

@@ -1,4 +1,4 @@
-//! A plugin that tests command: it notes every event, and blocks, fails or misbehaves where told.
+//! A scripted plugin: it records every event, and blocks, fails or misbehaves on request.
 //!
 //! It runs in the test on the plugin side of the crate `nri`, connected over the daemon's real
 //! socket, so that the daemon sees an external plugin like any other.
@@ -22,18 +22,18 @@ use tokio::sync::{Semaphore, watch};
 
 use testkit::until::PATIENCE;
 
-/// One event as the plugin got it.
+/// One event that the plugin received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub event: Event,
     pub pod: PodSandbox,
-    /// Of container events.
+    /// For container events.
     pub container: Option<Container>,
-    /// What the message lacks.
+    /// Fields missing in the message.
     pub left_out: Arc<[String]>,
 }
 
-/// What a plugin does at an event instead of agreeing.
+/// A plugin's reaction to an event, other than agreement.
 #[derive(Clone, Debug)]
 pub enum Deed {
     /// Answers with an error.
@@ -42,11 +42,11 @@ pub enum Deed {
     Hang,
     /// Closes the connection in both directions, as a process that exits does.
     Exit,
-    /// Writes bytes that are no frame of the protocol, and never answers.
+    /// Writes an invalid frame, and never answers.
     Garbage,
-    /// Writes the beginning of a frame, and never the rest.
+    /// Writes a part of a frame, and nothing more.
     HalfFrame,
-    /// Writes frames for connections that nobody opened, without end, and never answers.
+    /// Writes frames for unopened connections without end, and never answers.
     Flood,
     /// Registers once more on the same connection, as `77-other`, then agrees.
     RegisterAgain,
@@ -58,14 +58,14 @@ pub enum Deed {
 
 type Answering = Arc<dyn Fn(&PodSandbox, &Container) -> CreateContainerResponse + Send + Sync>;
 
-/// What the test and the handlers share.
+/// State shared by the test and the handlers.
 struct Shared {
     seen: watch::Sender<Vec<Seen>>,
     deeds: Mutex<BTreeMap<i32, Deed>>,
     addresses: Mutex<Vec<String>>,
     answering: Mutex<Option<Answering>>,
     synchronised: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
-    /// A second handle to the plugin's connection, for misbehaving below the protocol.
+    /// A second handle to the plugin's connection, for raw writes.
     raw: UnixStream,
 }
 
@@ -75,11 +75,11 @@ pub struct Plugin {
     stub: Stub,
 }
 
-/// A hook that blocks: nothing passes until it is opened.
+/// A blocking hook: it waits until this is opened.
 pub struct Gate(Arc<Semaphore>);
 
 impl Gate {
-    /// Lets everybody pass, now and later.
+    /// Opens the gate for good.
     pub fn open(&self) {
         self.0.add_permits(1_000);
     }
@@ -91,7 +91,7 @@ impl Drop for Gate {
     }
 }
 
-/// Every event that a plugin can subscribe to, in the order of a life.
+/// All events, in the order of a life.
 pub const EVENTS: [Event; 13] = [
     Event::RunPodSandbox,
     Event::CreateContainer,
@@ -109,18 +109,18 @@ pub const EVENTS: [Event; 13] = [
 ];
 
 impl Plugin {
-    /// Connects, registers and waits until it is synchronised, subscribed to all thirteen events.
+    /// Connects, registers with all thirteen events, and waits until it is synchronized.
     ///
     /// # Panics
-    /// If the daemon does not take it.
+    /// If the daemon rejects it.
     pub async fn join(socket: &Path, index: &str, name: &str) -> Self {
         Self::subscribed(socket, index, name, &EVENTS).await
     }
 
-    /// As [`Plugin::join`], subscribed to some events only.
+    /// As [`Plugin::join`], with these events only.
     ///
     /// # Panics
-    /// If the daemon does not take it.
+    /// If the daemon rejects it.
     pub async fn subscribed(socket: &Path, index: &str, name: &str, events: &[Event]) -> Self {
         let plugin = Self::try_join(socket, index, name, events).await;
         plugin.unwrap_or_else(|e| panic!("plugin {index}-{name} is not taken: {e}"))
@@ -129,7 +129,7 @@ impl Plugin {
     /// As [`Plugin::subscribed`].
     ///
     /// # Errors
-    /// Why the daemon does not take it.
+    /// The reason of the daemon's rejection.
     pub async fn try_join(
         socket: &Path,
         index: &str,
@@ -139,10 +139,10 @@ impl Plugin {
         Self::connect(socket, index, name, events, BTreeMap::new()).await
     }
 
-    /// As [`Plugin::join`], misbehaving at one event from its very first.
+    /// As [`Plugin::join`], misbehaving at one event from the start.
     ///
     /// # Panics
-    /// If the daemon does not take it.
+    /// If the daemon rejects it.
     pub async fn bad_from_the_start(
         socket: &Path,
         index: &str,
@@ -184,10 +184,10 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// What it was told at its start.
+    /// The lists of its Synchronize.
     ///
     /// # Panics
-    /// If it is not told in time.
+    /// If Synchronize does not come in time.
     pub async fn synchronised(&self) -> (Vec<PodSandbox>, Vec<Container>) {
         let mut told = self.shared.synchronised.subscribe();
         let wait = told.wait_for(Option::is_some);
@@ -202,7 +202,7 @@ impl Plugin {
     pub fn does(&self, event: Event, deed: Deed) {
         self.shared.deeds.lock().insert(event as i32, deed);
     }
-    /// Makes it behave again.
+    /// Ends the misbehavior.
     pub fn behaves(&self) {
         self.shared.deeds.lock().clear();
     }
@@ -212,7 +212,7 @@ impl Plugin {
         self.does(event, Deed::Wait(gate.clone()));
         Gate(gate)
     }
-    /// Answers RunPodSandbox with these addresses of the pod.
+    /// Answers RunPodSandbox with these addresses.
     pub fn gives(&self, ips: &[&str]) {
         *self.shared.addresses.lock() = ips.iter().map(ToString::to_string).collect();
     }
@@ -226,7 +226,7 @@ impl Plugin {
             ..Default::default()
         });
     }
-    /// Answers CreateContainer with all that an answer can carry.
+    /// Answers CreateContainer with a complete answer.
     pub fn answers<F>(&self, answer: F)
     where
         F: Fn(&PodSandbox, &Container) -> CreateContainerResponse + Send + Sync + 'static,
@@ -247,7 +247,7 @@ impl Plugin {
         self.seen().iter().map(|s| s.event).collect()
     }
 
-    /// Waits for an event of a pod (by its name); answers the first such.
+    /// Waits for an event of a pod (by its name); returns the first one.
     ///
     /// # Panics
     /// If it does not come in time.
@@ -277,13 +277,13 @@ impl Plugin {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
 
-    /// To ask the runtime for updates.
+    /// For requests of updates.
     pub fn runtime(&self) -> nri::stub::Runtime {
         self.stub.runtime()
     }
 }
 
-/// The words of the Go plugin: "Event pod" or "Event pod container".
+/// The format of the Go plugin: "Event pod" or "Event pod container".
 fn line(seen: &Seen) -> String {
     let event = nri::mask::event_name(seen.event);
     match &seen.container {
@@ -293,7 +293,7 @@ fn line(seen: &Seen) -> String {
 }
 
 impl Shared {
-    /// Notes an event and does what was told for it.
+    /// Records an event and reacts to it.
     async fn pass(
         self: Arc<Self>,
         event: Event,
@@ -317,7 +317,7 @@ impl Shared {
                 let _passed = gate.acquire().await;
                 return Ok(());
             }
-            // A panic without its report: a backtrace takes longer than a plugin has.
+            // Without a report: a backtrace takes longer than a plugin's timeout.
             Deed::Panic => std::panic::resume_unwind(Box::new("a handler that panics, on purpose")),
             Deed::RegisterAgain => {
                 let _ = raw.write_all(&frame(2, &registration("77", "other")));
@@ -344,10 +344,10 @@ impl Shared {
     }
 }
 
-/// A call of RegisterPlugin as ttrpc has it: length, stream, kind and flags, then the request. It goes to connection 2,
-/// the runtime's service.
+/// A ttrpc call of RegisterPlugin: length, stream, kind and flags, then the request. Connection 2
+/// is the runtime's service.
 fn registration(index: &str, name: &str) -> Vec<u8> {
-    /// A field of bytes, shorter than 128.
+    /// A bytes field, shorter than 128.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         let length = u8::try_from(bytes.len()).expect("a short field");
         [&[number << 3 | 2, length], bytes].concat()
@@ -416,7 +416,7 @@ fn handlers(shared: &Arc<Shared>, events: &[Event]) -> Handlers {
     with_answers(handlers, shared, events)
 }
 
-/// The events whose answers carry something.
+/// The events whose answers have contents.
 fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) -> Handlers {
     if events.contains(&Event::RunPodSandbox) {
         let own = shared.clone();
@@ -477,10 +477,10 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: &[Event]) 
     handlers
 }
 
-/// Notes a cell of the hostile table that held, for the count `hack/test nri` prints.
+/// Records a passed cell of the hostile table, for the count of `hack/test nri`.
 ///
 /// # Panics
-/// If it cannot be noted.
+/// If it cannot be recorded.
 pub fn held(cell: &str) {
     if let Some(path) = std::env::var_os("CAIRN_TEST_CELLS") {
         let mut open = std::fs::OpenOptions::new();

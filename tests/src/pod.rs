@@ -1,4 +1,4 @@
-//! Pods as a client sees them, and short ways to the CRI calls that every test makes.
+//! Pods as a client sees them, and helpers for the CRI calls that every test makes.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -31,7 +31,7 @@ pub fn pod_namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::Namespace
     options.expect("set by pod_config")
 }
 
-/// Has a container run this image.
+/// Sets the container's image.
 ///
 /// # Panics
 /// If the configuration is not one of [`Cri::container_config`].
@@ -56,7 +56,7 @@ pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSe
 }
 
 impl Cri {
-    /// The configuration of a pod as a kubelet would send it.
+    /// The configuration of a pod as a kubelet sends it.
     pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let uid = format!("uid-{name}");
         let logs = self.dir.join("logs").join(format!("default_{name}_{uid}"));
@@ -130,13 +130,13 @@ impl Cri {
         })
     }
 
-    /// All pods that the daemon lists.
+    /// All pods in the daemon's list.
     pub async fn pods(&self) -> Vec<cri::PodSandbox> {
         let pods = self.client.pods(HashMap::new()).await;
         pods.expect("ListPodSandbox")
     }
 
-    /// All containers that the daemon lists.
+    /// All containers in the daemon's list.
     pub async fn containers(&self) -> Vec<cri::Container> {
         let containers = self.client.containers(HashMap::new()).await;
         containers.expect("ListContainers")
@@ -150,7 +150,7 @@ impl Cri {
         self.client.pod_status(id, true).await
     }
 
-    /// A pod that is known by its id, after a restart for instance.
+    /// A pod with a known id, after a restart for instance.
     pub fn pod_by_id(&self, id: &str, name: &str) -> Pod {
         Pod {
             cri: self.clone(),
@@ -160,7 +160,7 @@ impl Cri {
     }
 }
 
-/// A pod that was run.
+/// A running pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
     pub cri: Cri,
@@ -185,7 +185,7 @@ impl Pod {
     /// The daemon's.
     pub async fn try_create(&self, config: cri::ContainerConfig) -> Result<Container, Status> {
         let log = Path::new(&self.config.log_directory).join(&config.log_path);
-        // A relative directory is refused; it must not appear where the tests run.
+        // A relative directory is rejected; it must not appear where the tests run.
         if let Some(dir) = log.parent().filter(|dir| dir.is_absolute()) {
             fs::create_dir_all(dir).expect("the log directory can be made, as a kubelet does");
         }
@@ -209,7 +209,7 @@ impl Pod {
         container
     }
 
-    /// A container that runs until it is told to stop.
+    /// A container that runs until it is stopped.
     pub async fn sleeper(&self, name: &str) -> Container {
         let container = self
             .run(
@@ -221,7 +221,7 @@ impl Pod {
                 ],
             )
             .await;
-        // Its shell forks after the start: whoever counts processes next must find them settled.
+        // Its shell forks after the start; process counts must come after that.
         until("the sleeper sleeps", || async {
             let asleep = container.try_exec(&["pidof", "sleep"], 20).await;
             asleep.is_ok_and(|ran| ran.code == 0).then_some(())
@@ -246,14 +246,14 @@ impl Pod {
     /// The pod's address.
     ///
     /// # Panics
-    /// If it has none.
+    /// If it has no address.
     pub async fn ip(&self) -> String {
         let ip = self.status().await.network.expect("a network status").ip;
         assert!(!ip.is_empty(), "the pod has no address");
         ip
     }
 
-    /// Tells other resources of the whole pod by UpdatePodSandboxResources.
+    /// Changes resources of the pod by UpdatePodSandboxResources.
     ///
     /// # Errors
     /// The daemon's.

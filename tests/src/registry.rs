@@ -1,6 +1,6 @@
-//! A registry that serves images as it is told to, also as no honest one would, and remembers what it was asked.
+//! A registry with scripted answers, including dishonest ones. It records its requests.
 //!
-//! Its sockets lie in a yard's network, where the daemon finds them; its answers come from the test.
+//! Its sockets are in a yard's network, for the daemon; the test provides the answers.
 
 use std::{
     collections::HashMap,
@@ -20,41 +20,41 @@ use crate::{image::Blobs, yard::Yard};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What the registry was asked.
+/// A request to the registry.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
-    /// With the query.
+    /// Including the query.
     pub path: String,
-    /// By name in small letters.
+    /// By lower-case name.
     pub headers: HashMap<String, String>,
     pub body: String,
 }
 
 impl Request {
-    /// The header, or nothing.
+    /// The header, or the empty string.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
-    /// Whether it shows a secret of some kind: in a header, in the query, or as a form.
+    /// Whether it contains a secret: in a header, in the query, or in a form.
     pub fn shows(&self, secrets: &[&str]) -> bool {
         let all = format!("{:?} {} {}", self.headers, self.path, self.body);
         secrets.iter().any(|secret| all.contains(secret))
     }
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Status, more header lines, body.
+    /// Status, additional header lines, body.
     Full(u16, Vec<String>, Vec<u8>),
-    /// Announces all of the body and sends so much of it, then keeps silent.
+    /// Announces the complete body, sends this many bytes, then nothing.
     Stall(Vec<u8>, usize),
-    /// Announces all of the body, sends so much of it, and closes.
+    /// Announces the complete body, sends this many bytes, and closes.
     Cut(Vec<u8>, usize),
-    /// Announces all of the body and sends it byte by byte, with so much time between.
+    /// Announces the complete body and sends it byte by byte with this delay.
     Trickle(Vec<u8>, Duration),
-    /// Announces nothing and sends spaces for ever.
+    /// Announces no length and sends spaces forever.
     Endless,
 }
 
@@ -62,7 +62,7 @@ type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
 
 /// Ends with the test.
 pub struct Registry {
-    /// Address and port, as a reference begins with them.
+    /// Address and port, the first part of references.
     pub host: String,
     listener: TcpListener,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -70,8 +70,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Serves `images` by `repository:tag` and by digest at an address of the yard, such as `127.0.0.1:5001`; what
-    /// `first` answers comes before that.
+    /// Serves `images` by `repository:tag` and by digest at an address of the yard, such as
+    /// `127.0.0.1:5001`; `first` may answer before that.
     ///
     /// # Panics
     /// If it cannot listen there.
@@ -96,19 +96,19 @@ impl Registry {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let (answer, seen, open) = (answer.clone(), seen.clone(), open.clone());
-                // A client that goes away in the middle is everyday.
+                // Clients often leave during an answer.
                 thread::spawn(move || drop(connection(stream, &*answer, &seen, &open)));
             }
         });
         registry
     }
 
-    /// What it was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Request> {
         self.requests.lock().clone()
     }
 
-    /// How many requests were such.
+    /// The number of matching requests.
     pub fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
         self.asked().iter().filter(|request| what(request)).count()
     }
@@ -124,7 +124,7 @@ impl Drop for Registry {
     }
 }
 
-/// A socket belongs to the network that its maker was in; a thread of its own enters the yard's for it.
+/// Makes the socket in a thread that enters the yard's network, because a socket keeps its network.
 ///
 /// # Errors
 /// The kernel's.
@@ -141,7 +141,7 @@ pub fn listen(yard: u32, host: &str) -> io::Result<TcpListener> {
     made.join().expect("no panic")
 }
 
-/// What an honest registry would say.
+/// The answer of an honest registry.
 fn serve(images: &[(String, Blobs)], request: &Request) -> Option<Reply> {
     let path = request.path.split('?').next()?.strip_prefix("/v2/")?;
     let missing = || {
@@ -186,7 +186,7 @@ fn connection(
     open.lock().push(stream.try_clone()?);
     let mut lines = BufReader::new(stream.try_clone()?);
     let Some(request) = read(&mut lines)? else {
-        // No request: closing is the answer to it.
+        // Without a request, the answer is closing.
         return stream.shutdown(Shutdown::Both);
     };
     seen.lock().push(request.clone());
@@ -209,7 +209,7 @@ fn connection(
         Reply::Stall(body, sent) => {
             stream.write_all(head(200, body.len(), &[]).as_bytes())?;
             stream.write_all(&body[..sent])?;
-            // Open until the client or the registry ends it.
+            // Open until the client or the registry closes it.
             io::copy(&mut lines, &mut io::sink())?;
         }
         Reply::Cut(body, sent) => {
@@ -239,7 +239,7 @@ fn connection(
 }
 
 fn read(lines: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
-    // How TLS begins; a line may never come.
+    // The first byte of TLS; no line may follow.
     if lines.fill_buf()?.first() == Some(&0x16) {
         return Ok(None);
     }

@@ -1,11 +1,11 @@
-//! Tables that tests of a class print, a line per cell: `hack/test` shows them at the end of its part.
+//! Tables of a class of tests, a line per cell: `hack/test` prints them at the end of its part.
 
 use std::{fs::OpenOptions, io::Write as _};
 
-/// Notes a cell of a table.
+/// Records a cell of a table.
 ///
 /// # Panics
-/// If it cannot be noted.
+/// If it cannot be recorded.
 pub fn cell(line: &str) {
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("CAIRN_TEST_TABLE") {

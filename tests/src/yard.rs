@@ -1,4 +1,4 @@
-//! The yard: a mount, a network and a pid namespace in which one daemon and its company live.
+//! The yard: a mount, a network and a pid namespace for one daemon and its peers.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::bins;
 
-/// How a process of the yard ended, as `wait` told it.
+/// The wait status of a process of the yard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended(pub i32);
 
@@ -37,12 +37,12 @@ type Endings = Arc<watch::Sender<HashMap<i32, Ended>>>;
 
 /// Owned by the test; all processes, mounts and devices inside end with it.
 pub struct Yard {
-    // Declared first: its end is what ends the yard.
+    // Declared first: closing it ends the yard.
     orders: Option<ChildStdin>,
     answers: mpsc::Receiver<Result<i32, String>>,
     endings: Endings,
     unshare: Child,
-    /// Pid 1 of the yard, as the machine counts.
+    /// The machine's pid of the yard's pid 1.
     pid: u32,
     scratch: Arc<Mutex<u32>>,
 }
@@ -51,7 +51,7 @@ impl Yard {
     /// Makes the namespaces.
     ///
     /// # Panics
-    /// If they cannot be made: the tests need root.
+    /// If they cannot be made; the tests need root.
     pub async fn new() -> Self {
         let mut unshare = Command::new("unshare")
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
@@ -85,7 +85,7 @@ impl Yard {
         yard
     }
 
-    /// Starts a program inside; answers its pid there. What it prints goes to `log`.
+    /// Starts a program inside; returns its pid there. Its output goes to `log`.
     ///
     /// # Errors
     /// The reason, if it could not be started.
@@ -111,7 +111,7 @@ impl Yard {
         self.order(&json!({ "kill": { "pid": pid, "signal": signal } }))
             .await
             .expect("the yard takes orders");
-        // What the test does next must find the signal sent.
+        // The signal must be sent before the test continues.
         let sent = self.answers.recv().await;
         assert_eq!(sent, Some(Ok(pid)), "the yard answers an order");
     }
@@ -131,12 +131,12 @@ impl Yard {
         map[&pid]
     }
 
-    /// How a process ended, if it has.
+    /// The end of a process, if it has ended.
     pub fn ending(&self, pid: i32) -> Option<Ended> {
         self.endings.borrow().get(&pid).copied()
     }
 
-    /// A path as processes inside see it, for a reader outside (bind mounts, /proc, /run).
+    /// The path of a file inside, for a reader outside (bind mounts, /proc, /run).
     pub fn inside(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         Path::new("/proc")
@@ -162,14 +162,14 @@ impl Yard {
         nsenter
     }
 
-    /// A number that no other call on this yard was given.
+    /// A number unique in this yard.
     pub fn next(&self) -> u32 {
         let mut n = self.scratch.lock();
         *n += 1;
         *n
     }
 
-    /// Ends all that lives inside and waits for it.
+    /// Ends all processes inside and waits.
     pub fn end(&mut self) {
         drop(self.orders.take());
         let unshare = &mut self.unshare;
@@ -177,7 +177,7 @@ impl Yard {
             !matches!(unshare.try_wait(), Ok(None))
         });
         if !gone {
-            // --kill-child: the yard's pid 1 goes with it.
+            // --kill-child also ends the yard's pid 1.
             let _ = unshare.start_kill();
         }
     }
@@ -189,7 +189,7 @@ impl Drop for Yard {
     }
 }
 
-/// Sorts what the yard says: answers to orders, and ends of processes.
+/// Sorts the yard's messages: answers to orders, and ends of processes.
 async fn hear(
     mut lines: Lines<BufReader<ChildStdout>>,
     tell: mpsc::Sender<Result<i32, String>>,

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::serve_flags::Serve;
 
-/// Where commands find the daemon unless told otherwise.
+/// The daemon's endpoint, unless the user names another.
 const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
 
-/// Where crictl finds its runtime; ours too.
+/// The variable that crictl uses; ours too.
 const ENDPOINT: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
 /// A small CRI runtime with NRI built in.
@@ -28,35 +28,35 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the daemon: CRI v1 and NRI on their sockets. Exit 78 where the configuration or the host must be changed first.
+    /// Run the daemon with its CRI and NRI sockets. Exit 78 if configuration or host must change.
     Serve(Serve),
     /// Print or check a configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Tell what this host has for pods, what is missing, and what that costs; exit 1 if no pod can run.
+    /// Check whether this host can run pods; exit 1 if it cannot.
     Check(Check),
     /// Work with the images of a running daemon.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// List the networks of pods, and give back those of pods that are gone.
+    /// List the networks of pods, and release those of removed pods.
     #[command(subcommand)]
     Network(NetworkCommand),
     /// List pods and their containers: state, age, restarts, id, image, process.
     Ps(Ps),
-    /// Tell whether the daemon can run pods; if not, why, and what to do. Exit 1 if it cannot.
+    /// Check whether the daemon can run pods; if not, show why and what to do. Exit 1 if it cannot.
     #[command(after_help = STATUS)]
     Status(Ask),
-    /// Draw what happened to a pod: contract points, plugins' answers, the runtime's steps.
+    /// Show the events of a pod: contract points, plugins' answers, the runtime's steps.
     Timeline(Timeline),
-    /// List NRI plugins: who is connected, what they get, how fast they answer, what went wrong.
+    /// List NRI plugins: connections, subscriptions, answer times, errors.
     #[command(after_help = PLUGINS)]
     Plugins(Ask),
-    /// Tell how a container came to be as it is: what CRI asked for, what each plugin changed, what came out.
+    /// Explain a container: the request of CRI, the changes of each plugin, and the result.
     Explain(Explain),
-    /// List what is held: pods and containers whose records cannot be read; they run on untouched.
+    /// List pods and containers with unreadable records, which continue to run.
     #[command(after_help = RECOVER)]
     Recover(Ask),
-    /// Stop and remove pods or containers; with --force even if a step fails, or the record cannot be read.
+    /// Stop and remove pods or containers; --force skips failing steps and unreadable records.
     Rm(Rm),
     /// Print a completion script for a shell.
     Completion { shell: clap_complete::Shell },
@@ -80,41 +80,41 @@ pub enum Command {
 pub enum ConfigCommand {
     /// Print the commented default configuration.
     Default,
-    /// Judge a configuration file; exit 0 if the daemon would start with it.
+    /// Check a configuration file; exit 0 if the daemon would start with it.
     Check { file: PathBuf },
 }
 
-/// With the daemon's flags, since it depends on them; no daemon need run.
+/// Has the daemon's flags, because the result depends on them; needs no running daemon.
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]
     pub serve: Serve,
-    /// For people, or for programs.
+    /// Output format: for people or for programs.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How a command finds the daemon, and prints what it tells.
+/// The daemon's endpoint, and the output format.
 #[derive(Debug, Args)]
 pub struct Ask {
-    /// For people, or for programs.
+    /// Output format: for people or for programs.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
     #[command(flatten)]
     pub connect: Connect,
 }
 
-/// How a command finds the daemon.
+/// The daemon's endpoint.
 #[derive(Debug, Args)]
 pub struct Connect {
-    /// The daemon's endpoint; without it CONTAINER_RUNTIME_ENDPOINT of the environment, as crictl has it, or else
-    /// unix:///run/cairn/cairn.sock.
+    /// The daemon's endpoint; by default CONTAINER_RUNTIME_ENDPOINT of the environment, as in
+    /// crictl, else unix:///run/cairn/cairn.sock.
     #[arg(long, value_name = "ENDPOINT")]
     pub connect: Option<String>,
 }
 
 impl Connect {
-    /// What to connect to, and who says so.
+    /// The source of the endpoint, and the endpoint.
     pub fn endpoint(&self) -> (&'static str, String) {
         match &self.connect {
             Some(given) => ("--connect", given.clone()),
@@ -129,18 +129,18 @@ impl Connect {
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// List images: names, id, size, how many containers were made of each.
+    /// List images: names, id, size, and number of containers.
     Ls(Ask),
-    /// Pull an image, and show how far it is; Ctrl-C gives it up.
+    /// Pull an image and show the progress; Ctrl-C cancels the pull.
     Pull(ImagePull),
-    /// Remove images with all their names; tells which containers still use them.
+    /// Remove images with all their names; reports containers that still use them.
     Rm(ImageRm),
-    /// Compare images with what was pulled: after a power loss, or on a bad disk; exit 1 if one is damaged.
+    /// Verify images, for instance after a power loss or on a bad disk; exit 1 if one is damaged.
     Verify(ImageVerify),
-    /// Import an image archive: an OCI layout tar, or what `docker save` wrote ("-" reads standard input).
+    /// Import an image archive: an OCI layout tar, or one of `docker save` ("-": standard input).
     Import {
         file: PathBuf,
-        /// A name for an image that the archive does not name.
+        /// A name for an image without a name in the archive.
         #[arg(long, default_value = "")]
         name: String,
         #[command(flatten)]
@@ -150,10 +150,10 @@ pub enum ImageCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum NetworkCommand {
-    /// List the networks of pods: bridge or CNI configuration, interface, addresses, host ports, namespace.
+    /// List the networks of pods: configuration, interface, addresses, host ports, namespace.
     #[command(after_help = NETWORK_LS)]
     Ls(Ask),
-    /// Give back what the network holds for pods that are gone; exit 1 if something is left.
+    /// Release networks of removed pods; exit 1 if something is left.
     Gc(NetworkGc),
 }
 
@@ -166,7 +166,7 @@ begins with (unknown) is of a pod that is gone: cairn network gc.";
 The daemon does this at its start. What can be left later: an attachment whose pod was removed by force, the CNI result of a pod
 whose namespace and record are gone, addresses that only CNI plugins know of (GC, from CNI 1.1.0 on).")]
 pub struct NetworkGc {
-    /// Only tell what would go.
+    /// Only list the networks that would be released.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -181,7 +181,7 @@ STATE of a pod is ready or notready; of a container created, running, exited or 
 cairn recover). AGE counts from the start of a container that runs, from the end of one that exited, else from the
 creation. RESTARTS is the attempt that the kubelet counts. PROCESS is the pid on the host, or how the container ended.")]
 pub struct Ps {
-    /// Also pods that are not ready, and containers that exited.
+    /// Also pods that are not ready, and exited containers.
     #[arg(short, long)]
     pub all: bool,
     #[command(flatten)]
@@ -204,7 +204,7 @@ A pull that another client waits for too goes on when this one is given up.")]
 pub struct ImagePull {
     /// A reference, such as registry.k8s.io/pause:3.10 or busybox@sha256:...
     pub image: String,
-    /// Credentials for its registry.
+    /// Credentials for the registry.
     #[arg(long, value_name = "USER:PASSWORD")]
     pub creds: Option<String>,
     #[command(flatten)]
@@ -222,10 +222,10 @@ layers only. A damaged layer that a container or an image volume has is left, an
 Exit code 1: something is damaged, or was until now. Layers without an inventory cannot be verified: they are listed, and do
 not count as damaged.")]
 pub struct ImageVerify {
-    /// Names or ids of images, or unique beginnings of ids; all images if none is given.
+    /// Names, ids, or unique prefixes of ids of images; all images if none is given.
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,
-    /// Set aside what is damaged, so that the next pull fetches it.
+    /// Set damaged images aside, so that the next pull fetches them.
     #[arg(long)]
     pub repair: bool,
     #[command(flatten)]
@@ -234,7 +234,7 @@ pub struct ImageVerify {
 
 #[derive(Debug, Args)]
 pub struct ImageRm {
-    /// Name or id of an image, or unique beginning of its id.
+    /// Names, ids, or unique prefixes of ids of images.
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<String>,
     #[command(flatten)]
@@ -250,19 +250,19 @@ environment variables are in neither.
   cairn timeline web --html web.html
   cairn timeline --json > events; cairn timeline --from events --html all.html      elsewhere, without the daemon")]
 pub struct Timeline {
-    /// Id, beginning of an id, or name of a pod or a container; without it all pods and the plugins.
+    /// Id, prefix of an id, or name of a pod or a container; by default all pods and the plugins.
     #[arg(value_name = "POD|CONTAINER")]
     pub pod: Option<String>,
-    /// Go on with events as they happen.
+    /// Continue with new events.
     #[arg(short, long)]
     pub follow: bool,
-    /// One JSON object a line, as in the event log.
+    /// One JSON object per line, as in the event log.
     #[arg(long)]
     pub json: bool,
-    /// Draw a page for a browser into this file, whole or not at all.
+    /// Write a page for a browser to this file, atomically.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "json"])]
     pub html: Option<PathBuf>,
-    /// Events as --json prints them, or a file of the event log ("-" reads standard input); no daemon is asked.
+    /// Read events from --json output or an event log file ("-": standard input), without a daemon.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["follow", "connect"])]
     pub from: Option<PathBuf>,
     #[command(flatten)]
@@ -302,14 +302,14 @@ pub struct Rm {
     /// Id of a pod or container, or unique prefix of it.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// If a step of the removal fails, skip it and name it; also remove what is held.
+    /// Skip and report failing steps; also remove objects with unreadable records.
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]
     pub connect: Connect,
 }
 
-/// How a command prints what it was told.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     Table,
@@ -317,7 +317,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Prints one of the two, as one piece: who reads only its first line ends nobody.
+    /// Prints one form in one write, so that a reader of the first line cannot end the command.
     pub fn print(self, table: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
         match self {
             Self::Table => print!("{}", table()),

@@ -1,14 +1,14 @@
-//! A report for people, and for programs. Pure.
+//! A report for people and for programs. Pure.
 
 use serde_json::{Value, json};
 
 use super::text::{self, clean, fold, with};
 use crate::preflight::{Finding, Report, State};
 
-/// Narrower than this nothing is folded.
+/// No folding below this width.
 const NARROW: usize = 40;
 
-/// For people. `width` is the terminal's; `color` is for terminals only.
+/// The table for people. `width` is the terminal's; `color` is for terminals only.
 pub fn table(report: &Report, width: usize, color: bool) -> String {
     let verdict = match report.state() {
         State::Ok => "pods run, and have all that cairn can give them",
@@ -24,7 +24,7 @@ pub fn table(report: &Report, width: usize, color: bool) -> String {
     )
 }
 
-/// A line for each finding, what follows from it below.
+/// A line per finding, with its consequences below.
 pub fn lines(findings: &[Finding], width: usize, color: bool) -> String {
     let what = findings.iter().map(|f| f.what.len()).max().unwrap_or(0);
     let indent = word(State::Limited).len() + 2 + what + 2;
@@ -47,7 +47,7 @@ pub fn lines(findings: &[Finding], width: usize, color: bool) -> String {
     text
 }
 
-/// For programs.
+/// The JSON form.
 pub fn json(report: &Report) -> Value {
     with(report, "state", json!(report.state()))
 }
@@ -60,7 +60,7 @@ fn word(state: State) -> &'static str {
     }
 }
 
-/// In the state's colour, on a terminal.
+/// Colors the text by its state, on a terminal.
 pub fn painted(text: &str, state: State, color: bool) -> String {
     let code = match state {
         State::Ok => "32",

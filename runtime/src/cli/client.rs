@@ -1,4 +1,4 @@
-//! The commands that speak to a running daemon over `cairn.v1`, and what others share with them: connections, the list of
+//! The commands that use a running daemon by `cairn.v1`, and shared parts: connections, the list of
 //! containers.
 
 use std::{io::IsTerminal as _, path::Path};
@@ -33,7 +33,7 @@ const PIECE: usize = 256 << 10;
 /// A client of `cairn.v1`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
     let client = CairnClient::new(channel(from).await?);
     Ok(client.max_decoding_message_size(MAX_MESSAGE))
@@ -42,7 +42,7 @@ pub async fn connect(from: &Connect) -> Result<CairnClient<Channel>, String> {
 /// All containers, as CRI lists them.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String> {
     let mut client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let list = client
@@ -55,7 +55,7 @@ pub async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String>
 /// One connection, for any of the daemon's services.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn channel(connect: &Connect) -> Result<Channel, String> {
     let (said_by, endpoint) = connect.endpoint();
     let path = socket_path(said_by, &endpoint).map_err(|error| error.to_string())?;
@@ -74,7 +74,7 @@ pub async fn channel(connect: &Connect) -> Result<Channel, String> {
         })
 }
 
-/// What the daemon says of a call that failed.
+/// The daemon's message of a failed call.
 pub fn said(status: tonic::Status) -> String {
     status.message().to_owned()
 }
@@ -82,7 +82,7 @@ pub fn said(status: tonic::Status) -> String {
 /// `cairn image import FILE`; `-` is standard input. Prints the images' tags and ids.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), String> {
     let mut source: Box<dyn AsyncRead + Send + Unpin> = if file == Path::new("-") {
         Box::new(tokio::io::stdin())
@@ -100,7 +100,7 @@ pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), Str
         while let Some(next) = part.take() {
             let message = ImportImageRequest { part: Some(next) };
             if parts.send(message).await.is_err() {
-                // The daemon has its answer already.
+                // The daemon has answered already.
                 return Ok(());
             }
             let mut piece = Vec::with_capacity(PIECE);
@@ -130,7 +130,7 @@ pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), Str
     reader.await.map_err(|error| error.to_string())?
 }
 
-/// Width in columns, and whether colours are shown.
+/// Width in columns, and whether colors are on.
 pub fn terminal() -> (usize, bool) {
     let stdout = std::io::stdout();
     let is_terminal = stdout.is_terminal();
@@ -150,7 +150,7 @@ pub fn terminal() -> (usize, bool) {
 /// `cairn explain CONTAINER`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn explain(arguments: args::Explain) -> Result<(), String> {
     let mut client = connect(&arguments.ask.connect).await?;
     let request = ExplainRequest {
@@ -179,7 +179,7 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
 /// `cairn timeline [POD]`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     let (width, color) = terminal();
     let mut drawn = timeline::Timeline::new(width, color);
@@ -222,7 +222,7 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     }
 }
 
-/// Hands the lines of a file on that are events of this pod.
+/// Passes on the lines of a file that are events of this pod.
 fn timeline_from(
     file: &Path,
     pod: &str,
@@ -256,7 +256,7 @@ fn timeline_from(
 /// `cairn plugins`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn plugins(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
     let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
@@ -271,7 +271,7 @@ pub async fn plugins(ask: Ask) -> Result<(), String> {
 /// `cairn recover`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn recover(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
     let answer = client.held(HeldRequest {}).await.map_err(said)?;
@@ -300,10 +300,10 @@ pub async fn recover(ask: Ask) -> Result<(), String> {
     Ok(())
 }
 
-/// `cairn rm ID...`: prints each id that is gone.
+/// `cairn rm ID...`: prints each removed id.
 ///
 /// # Errors
-/// One line for a person; ids behind the first that fails are not tried.
+/// One line for the user; ids after the first failure are not tried.
 pub async fn rm(arguments: Rm) -> Result<(), String> {
     let mut client = connect(&arguments.connect).await?;
     for id in arguments.ids {

@@ -1,4 +1,4 @@
-//! Pure: two texts line by line.
+//! Compares two texts line by line. Pure.
 
 /// One line of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(super) enum Line<'a> {
     New(&'a str),
 }
 
-/// The shortest way from `old` to `new`: what goes first, then what comes.
+/// The shortest edit from `old` to `new`: removals before additions.
 pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let same = |(a, b): &(&&str, &&str)| a == b;
@@ -27,10 +27,10 @@ pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
     all
 }
 
-/// By the longest common subsequence; a spec has some hundred lines.
+/// Uses the longest common subsequence; a spec has some hundred lines.
 fn between<'a>(old: &[&'a str], new: &[&'a str], all: &mut Vec<Line<'a>>) {
     let width = new.len() + 1;
-    // Of the rests from here on.
+    // For the remainders from each pair of positions.
     let mut longest = vec![0u32; (old.len() + 1) * width];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {

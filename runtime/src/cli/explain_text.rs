@@ -1,4 +1,4 @@
-//! What `cairn explain` prints. Pure: the daemon's explanation in, text out.
+//! The output of `cairn explain`. Pure: the daemon's explanation in, text out.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::explain::{Change, Deed, Explanation, Said};
 
-/// Lines that stay around those that change.
+/// Context lines around changed lines.
 const AROUND: usize = 2;
-/// Longest value that is shown beside a change; the specification below has it whole.
+/// Limit of a value beside a change; the specification below has the full value.
 const VALUE: usize = 120;
 
-/// Colours by meaning, as in the timeline; nothing is put around what is empty.
+/// Colors by meaning, as in the timeline; empty text gets no codes.
 struct Paint(bool);
 
 impl Paint {
@@ -136,12 +136,12 @@ fn change(change: &Change, paint: &Paint) -> String {
     }
 }
 
-/// On one line, without what says nothing.
+/// On one line, without empty fields.
 fn short(value: &Value) -> String {
     cut(&clean(&without_empty(value).to_string()), VALUE)
 }
 
-/// A message without its fields that are not set.
+/// A message without its unset fields.
 fn without_empty(value: &Value) -> Value {
     let says = |value: &Value| match value {
         Value::Null => false,

@@ -1,4 +1,4 @@
-//! `cairn image ls`, `pull` and `rm`: by CRI; `verify`, and how far a pull is, by `cairn.v1`.
+//! `cairn image ls`, `pull` and `rm` by CRI; `verify` and the progress of a pull by `cairn.v1`.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
     image::Reference,
 };
 
-/// Between two looks at how far a pull is.
+/// Interval of progress requests.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// `cairn image ls`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn ls(ask: Ask) -> Result<(), String> {
     let channel = channel(&ask.connect).await?;
     let mut client =
@@ -46,11 +46,11 @@ pub async fn ls(ask: Ask) -> Result<(), String> {
     Ok(())
 }
 
-/// `cairn image pull IMAGE`, until it is there, or `interrupted`: then the daemon gives it up, unless
-/// another waits for the same. Prints the image's id and name.
+/// `cairn image pull IMAGE`, until the image is present or `interrupted` is ready: then the daemon
+/// cancels the pull, unless another caller waits for it. Prints the image's id and name.
 ///
 /// # Errors
-/// One line for a person, without credentials.
+/// One line for the user, without credentials.
 pub async fn pull(
     arguments: ImagePull,
     interrupted: impl Future<Output = ()>,
@@ -80,7 +80,7 @@ pub async fn pull(
     Ok(())
 }
 
-/// Shows how far the pull is; a runtime that does not tell is not asked again.
+/// Shows the progress of the pull; a runtime without progress is asked once.
 async fn watch(channel: Channel, name: &str, shown: &mut Shown) -> Infallible {
     let mut client = CairnClient::new(channel);
     let mut tick = tokio::time::interval(LOOK);
@@ -90,7 +90,7 @@ async fn watch(channel: Channel, name: &str, shown: &mut Shown) -> Infallible {
             return std::future::pending().await;
         };
         let pulls = answer.into_inner().pulls;
-        // The same by other credentials is another pull: the one that is ahead is told.
+        // Other credentials make another pull of the same image: the one ahead is shown.
         let of_this = pulls.iter().filter(|pull| pull.image == name);
         if let Some(pull) = of_this.max_by_key(|pull| pull.bytes) {
             shown.show(pull.bytes, pull.of_bytes);
@@ -98,7 +98,7 @@ async fn watch(channel: Channel, name: &str, shown: &mut Shown) -> Infallible {
     }
 }
 
-/// Of `--creds`. What was given is not repeated: a person may be watched.
+/// Parses `--creds`. Errors do not repeat the value, because the screen may be visible to others.
 fn credentials(given: &str) -> Result<cri::AuthConfig, String> {
     let (username, password) = given
         .split_once(':')
@@ -110,7 +110,7 @@ fn credentials(given: &str) -> Result<cri::AuthConfig, String> {
     })
 }
 
-/// As requests name an image.
+/// An image's name as in requests.
 fn named(image: String) -> Option<cri::ImageSpec> {
     Some(cri::ImageSpec {
         image,
@@ -118,10 +118,10 @@ fn named(image: String) -> Option<cri::ImageSpec> {
     })
 }
 
-/// `cairn image rm IMAGE...`: prints each id that is gone, with the names that went with it.
+/// `cairn image rm IMAGE...`: prints each removed id with its removed names.
 ///
 /// # Errors
-/// One line for a person; images behind the first that fails are not tried.
+/// One line for the user; images after the first failure are not tried.
 pub async fn rm(arguments: ImageRm) -> Result<(), String> {
     let channel = channel(&arguments.connect).await?;
     let mut client = ImageServiceClient::new(channel.clone());
@@ -158,10 +158,10 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
     Ok(())
 }
 
-/// `cairn image verify [IMAGE...]`: prints what was found of each, and answers whether nothing is damaged.
+/// `cairn image verify [IMAGE...]`: prints the result for each, and returns whether all are intact.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
     let failed = |status: tonic::Status| match is_unserved(&status) {
         true => "this runtime does not verify images".to_owned(),

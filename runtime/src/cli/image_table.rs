@@ -1,4 +1,4 @@
-//! What `cairn image ls` and `rm` print. Pure: CRI's lists in, text out.
+//! The output of `cairn image ls` and `rm`. Pure: CRI's lists in, text out.
 
 use proto_cri::v1 as cri;
 use serde::Serialize;
@@ -12,14 +12,14 @@ pub(super) struct Image {
     pub id: String,
     pub tags: Vec<String>,
     pub digests: Vec<String>,
-    /// As transferred, compressed.
+    /// Compressed, as transferred.
     pub size_bytes: u64,
     pub pinned: bool,
-    /// Ids of the containers that were made of it.
+    /// Ids of its containers.
     pub containers: Vec<String>,
 }
 
-/// By name; those without one come last.
+/// Sorted by name; images without one come last.
 pub(super) fn images(images: Vec<cri::Image>, containers: &[cri::Container]) -> Vec<Image> {
     let listed = images.into_iter().map(|image| {
         let users = users(&image.id, containers).into_iter();
@@ -40,7 +40,7 @@ pub(super) fn images(images: Vec<cri::Image>, containers: &[cri::Container]) -> 
     listed
 }
 
-/// The containers that were made of an image.
+/// The containers of an image.
 pub(super) fn users<'a>(id: &str, containers: &'a [cri::Container]) -> Vec<&'a cri::Container> {
     let uses = |container: &&cri::Container| {
         container.image_id == id || container.image_id.is_empty() && container.image_ref == id
@@ -57,7 +57,7 @@ pub(super) fn named(containers: &[&cri::Container]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// For people: a line for each name.
+/// The table for people: a line per name.
 pub(super) fn table(images: &[Image]) -> String {
     if images.is_empty() {
         return "there is no image\n".to_owned();
@@ -82,7 +82,7 @@ pub(super) fn table(images: &[Image]) -> String {
     lines(&rows)
 }
 
-/// What it was pulled by, shortened, or nothing.
+/// The shortened digest of its pull, or nothing.
 fn nameless(image: &Image) -> String {
     let Some((name, digest)) = image.digests.first().and_then(|d| d.split_once('@')) else {
         return "-".to_owned();

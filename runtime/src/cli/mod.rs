@@ -1,4 +1,4 @@
-//! The command line: its arguments, the commands that ask a running daemon over CRI and `cairn.v1`, and what they print.
+//! The command line: arguments, commands that use a daemon by CRI and `cairn.v1`, and their output.
 
 #![expect(clippy::disallowed_methods, reason = "commands, which serve nobody")]
 

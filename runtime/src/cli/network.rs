@@ -13,7 +13,7 @@ use crate::cri::is_unserved;
 /// `cairn network ls`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn ls(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
     let answer = client
@@ -28,10 +28,10 @@ pub async fn ls(ask: Ask) -> Result<(), String> {
     Ok(())
 }
 
-/// `cairn network gc`: prints what went or would, and answers whether nothing is left.
+/// `cairn network gc`: prints the removed or removable networks; true if nothing is left.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
     let mut client = connect(&arguments.ask.connect).await?;
     let dry_run = arguments.dry_run;

@@ -1,4 +1,4 @@
-//! What `cairn network` prints. Pure: the daemon's answers in, text out.
+//! The output of `cairn network`. Pure: the daemon's answers in, text out.
 
 use proto_cairn::v1::{CollectedNetwork, HostPort, PodNetwork};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const HEAD: [&str; 7] = [
     "NETNS",
 ];
 
-/// For people: a line for each pod.
+/// The table for people: a line per pod.
 pub(super) fn networks(networks: &[PodNetwork]) -> String {
     if networks.is_empty() {
         return "no pod has a network\n".to_owned();
@@ -42,7 +42,7 @@ pub(super) fn networks(networks: &[PodNetwork]) -> String {
     lines(&rows)
 }
 
-/// For people: a line for each thing.
+/// The table for people: a line per object.
 pub(super) fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String {
     let of_pods = collected.iter().any(|one| !one.pod.is_empty());
     let mut rows: Vec<_> = collected
@@ -72,7 +72,7 @@ pub(super) fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String
     nothing.to_owned() + &lines(&rows)
 }
 
-/// For programs.
+/// The JSON form.
 pub(super) fn collected_json(collected: &[CollectedNetwork], dry_run: bool) -> Value {
     let all = collected.iter();
     let all = all.map(|one| with(one, "gone", !dry_run && one.problem.is_empty()));

@@ -1,6 +1,6 @@
-//! What `cairn plugins` prints. Pure: the daemon's answer in, text out.
+//! The output of `cairn plugins`. Pure: the daemon's answer in, text out.
 //!
-//! A line a plugin, in call order; below it what is wrong, what that means for pods, and since when.
+//! A line per plugin, in call order; below it errors, their effect on pods, and since when.
 
 use proto_cairn::v1::Plugin;
 use serde_json::{Value, json};
@@ -11,13 +11,13 @@ const HEAD: [&str; 11] = [
     "PLUGIN", "STATE", "KIND", "PID", "PROTOCOL", "EVENTS", "CALLS", "ERRORS", "P50", "P99",
     "BACKLOG",
 ];
-/// Columns from this one on hold numbers, which end together.
+/// Columns from this one on are numbers, aligned to the right.
 const NUMBERS: usize = 6;
-/// Events that a plugin can get; validation comes on top.
+/// Events that a plugin can get, without validation.
 const EVENTS: usize = 13;
 const INDENT: usize = 4;
 
-/// For people. `width` is the terminal's; only what stands below a plugin is folded to it.
+/// The table for people. `width` is the terminal's; only the notes below a plugin are folded.
 pub(super) fn table(plugins: &[Plugin], width: usize) -> String {
     if plugins.is_empty() {
         return "no NRI plugin is connected, and none is required\n".to_owned();
@@ -45,7 +45,7 @@ pub(super) fn table(plugins: &[Plugin], width: usize) -> String {
     text
 }
 
-/// For programs: everything, durations in nanoseconds.
+/// The JSON form: everything, durations in nanoseconds.
 pub(super) fn json(plugins: &[Plugin]) -> Value {
     let all = plugins.iter();
     let all = all.map(|plugin| with(plugin, "id", id(plugin)));
@@ -82,7 +82,7 @@ fn row(plugin: &Plugin) -> [String; HEAD.len()] {
     ]
 }
 
-/// What it is, since when, and what is asked of it. Capitals for what stops pods.
+/// Its state, since when, and its requirements. Capitals if it prevents pods.
 fn state(plugin: &Plugin) -> String {
     let since = age(plugin.since_ns);
     let mut text = match plugin.state.as_str() {
@@ -106,7 +106,7 @@ fn state(plugin: &Plugin) -> String {
     text
 }
 
-/// The shortest of what tells them.
+/// The shortest description of the events.
 fn events(events: &[String]) -> String {
     let is_pod = |event: &&String| event.contains("PodSandbox");
     let pod = events.iter().filter(is_pod).count();
@@ -125,7 +125,7 @@ fn events(events: &[String]) -> String {
     }
 }
 
-/// What follows from its state, and what went wrong last.
+/// The effect of its state, and its last error.
 fn notes(plugin: &Plugin) -> Vec<String> {
     let mut notes = Vec::new();
     match plugin.state.as_str() {

@@ -1,4 +1,4 @@
-//! `cairn ps`: asks by CRI alone, so that any runtime can be asked.
+//! `cairn ps`: uses only CRI, so that it works with any runtime.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
@@ -14,16 +14,16 @@ use crate::{
     cri::{MAX_MESSAGE, is_not_found},
 };
 
-/// Questions under way.
+/// Concurrent requests.
 const AT_ONCE: usize = 8;
 
 /// `cairn ps`.
 ///
 /// # Errors
-/// One line for a person.
+/// One line for the user.
 pub async fn ps(arguments: args::Ps) -> Result<(), String> {
     let channel = channel(&arguments.ask.connect).await?;
-    // Containers first: a pod that is made in between is not missed by its containers.
+    // Containers first: a pod that is made in between is listed then, too.
     let containers = containers(channel.clone()).await?;
     let mut runtime = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let pods = runtime
@@ -52,14 +52,14 @@ pub async fn ps(arguments: args::Ps) -> Result<(), String> {
     Ok(())
 }
 
-/// A container with its status; none if it has gone since it was listed.
+/// A container with its status; `None` if it was removed since the list.
 async fn look_at(
     mut runtime: RuntimeServiceClient<Channel>,
     container: cri::Container,
 ) -> Result<Option<Listed>, String> {
     let request = cri::ContainerStatusRequest {
         container_id: container.id.clone(),
-        // What tells the pid; of no other state it is asked, since it reads files.
+        // Verbose status has the pid. It reads files, so only running containers are asked.
         verbose: container.state() == cri::ContainerState::ContainerRunning,
     };
     let answer = match runtime.container_status(request).await {

@@ -1,4 +1,4 @@
-//! What `cairn ps` prints. Pure: CRI's lists in, text out.
+//! The output of `cairn ps`. Pure: CRI's lists in, text out.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const HEAD: [&str; 7] = [
     "IMAGE",
     "PROCESS",
 ];
-/// Column of the state, which is painted.
+/// Column of the state, which is colored.
 const STATE: usize = 1;
 
 /// A container as listed, and its status.
@@ -36,7 +36,7 @@ pub(super) struct Pod {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// `ready` or `notready`; `unknown` for the pod of containers that no listed pod has.
+    /// `ready` or `notready`; `unknown` for a pod that only its containers name.
     pub state: &'static str,
     pub attempt: u32,
     pub created_at_ns: i64,
@@ -52,12 +52,12 @@ pub(super) struct Container {
     pub image: String,
     pub image_id: String,
     pub created_at_ns: i64,
-    /// 0 until it happened, like the next.
+    /// 0 if it has not happened, like the next.
     pub started_at_ns: i64,
     pub finished_at_ns: i64,
-    /// On the host, while it runs.
+    /// The host's pid, while it runs.
     pub pid: Option<u64>,
-    /// Of one that exited.
+    /// Only of an exited container.
     pub exit_code: Option<i32>,
     pub reason: String,
     pub message: String,
@@ -70,7 +70,7 @@ impl Pod {
     }
 }
 
-/// Pods by namespace, name and attempt, each with its containers in the order of their creation.
+/// Pods by namespace, name and attempt, each with its containers by creation.
 pub(super) fn pods(pods: &[cri::PodSandbox], listed: Vec<Listed>) -> Vec<Pod> {
     let mut of_pod: BTreeMap<String, Vec<Container>> = BTreeMap::new();
     for one in listed {
@@ -103,7 +103,7 @@ pub(super) fn pods(pods: &[cri::PodSandbox], listed: Vec<Listed>) -> Vec<Pod> {
         let key = |pod: &Pod| (pod.namespace.clone(), pod.name.clone(), pod.attempt);
         key(a).cmp(&key(b))
     });
-    // Held ones, whose pod nothing tells any more.
+    // Held containers without a known pod.
     all.extend(of_pod.into_iter().map(|(id, containers)| Pod {
         id,
         namespace: String::new(),
@@ -151,7 +151,7 @@ fn container(listed: Listed) -> Container {
     }
 }
 
-/// For people. `all`: nothing was left out.
+/// The table for people. `all`: nothing was left out.
 pub(super) fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
     if pods.is_empty() {
         let text = match all {
@@ -182,7 +182,7 @@ pub(super) fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String
     text
 }
 
-/// For programs: everything, times in nanoseconds since the epoch.
+/// The JSON form: everything, times in nanoseconds since the epoch.
 pub(super) fn json(pods: &[Pod]) -> Value {
     json!({ "pods": pods })
 }
@@ -226,7 +226,7 @@ fn row_of_container(container: &Container, branch: &str, now_ns: i64) -> [String
         "exited" => container.finished_at_ns,
         _ => container.created_at_ns,
     };
-    // These two say no more than the code.
+    // These two add nothing to the code.
     let reason = match container.reason.as_str() {
         "Completed" | "Error" => "",
         reason => reason,

@@ -1,4 +1,4 @@
-//! How far a pull is: a bar on a terminal, lines elsewhere.
+//! The progress of a pull: a bar on a terminal, lines elsewhere.
 
 use std::{
     io::IsTerminal as _,
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::text::size;
 
-/// Between two lines.
+/// Interval of lines.
 const LINE: Duration = Duration::from_secs(2);
 const BAR: &str = "{msg}  [{bar:30}]  {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 const SPINNER: &str = "{msg}  {spinner} {bytes}";
@@ -28,7 +28,7 @@ impl Shown {
         Self::Bar(ProgressBar::new_spinner().with_message(image))
     }
 
-    /// `of`: what is announced so far; 0 while it is not known.
+    /// `of`: the announced bytes so far; 0 if unknown.
     pub(super) fn show(&mut self, bytes: u64, of: u64) {
         match self {
             Self::Bar(bar) => {
@@ -50,7 +50,7 @@ impl Shown {
         }
     }
 
-    /// Nothing of a bar is left on the terminal.
+    /// Removes the bar from the terminal.
     pub(super) fn end(self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
@@ -58,7 +58,7 @@ impl Shown {
     }
 }
 
-/// Pure: which lines are told.
+/// Decides which lines are printed. Pure.
 pub(super) struct Lines {
     image: String,
     last: Option<(u64, Instant)>,
@@ -69,7 +69,7 @@ impl Lines {
         Self { image, last: None }
     }
 
-    /// A line where something came since the last, and that was long enough ago.
+    /// A line if there is progress, and the last line is old enough.
     fn next(&mut self, bytes: u64, of: u64, now: Instant) -> Option<String> {
         let is_new = match self.last {
             None => bytes > 0,

@@ -1,4 +1,4 @@
-//! The flags of `cairn serve`: they override keys of `cairn.toml` and nothing else.
+//! The flags of `cairn serve`. They only override keys of `cairn.toml`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::config::{self, File, Format, Level};
 /// Each flag overrides the key of the same meaning in the configuration file.
 #[derive(Debug, Default, Args)]
 pub struct Serve {
-    /// The configuration file; without it the defaults hold (`cairn config default`).
+    /// The configuration file; default: the keys of `cairn config default`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Records, images and layers.
@@ -24,13 +24,13 @@ pub struct Serve {
     /// The NRI socket.
     #[arg(long, value_name = "PATH")]
     pub nri_socket: Option<PathBuf>,
-    /// Where plugins to launch lie.
+    /// Directory of the plugins to launch.
     #[arg(long, value_name = "DIR")]
     pub nri_plugin_dir: Option<PathBuf>,
-    /// Where their configurations lie.
+    /// Directory of their configurations.
     #[arg(long, value_name = "DIR")]
     pub nri_plugin_config_dir: Option<PathBuf>,
-    /// Write what plugins and we say to this file, as JSON lines; values of environment variables are left out.
+    /// Record NRI traffic to this file, as JSON lines without values of environment variables.
     #[arg(long, value_name = "FILE")]
     pub nri_record: Option<PathBuf>,
     /// CNI configurations.
@@ -45,16 +45,16 @@ pub struct Serve {
     /// hosts.toml files by registry.
     #[arg(long, value_name = "DIR")]
     pub registry_config_dir: Option<PathBuf>,
-    /// How much to log.
+    /// The lowest level to log.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<Level>,
-    /// How log lines look.
+    /// The format of log lines.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<Format>,
 }
 
 impl Serve {
-    /// The configuration file, if any, with these flags laid over it.
+    /// The configuration file, if any, overridden by these flags.
     ///
     /// # Errors
     /// See [`config::read`].

@@ -1,4 +1,4 @@
-//! `cairn status`: asks by CRI, and by `cairn.v1` what CRI does not tell.
+//! `cairn status`: uses CRI, and `cairn.v1` for the rest.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{
 };
 use crate::{cri::is_unserved, preflight::State};
 
-/// A daemon that is well answers within milliseconds, also while the network is looked at.
+/// A healthy daemon answers within milliseconds, even during checks of the network.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `cairn status`: prints a report, and answers whether pods run.
+/// `cairn status`: prints a report, and returns whether pods can run.
 ///
 /// # Errors
-/// One line for a person, if no report could be made. That nobody answers is a report.
+/// One line for the user, if no report could be made. A missing daemon is a report.
 pub async fn status(asked: Ask) -> Result<bool, String> {
     let (_, endpoint) = asked.connect.endpoint();
     let report = Report::new(endpoint, ask(&asked.connect).await);
@@ -30,7 +30,7 @@ pub async fn status(asked: Ask) -> Result<bool, String> {
     Ok(report.state() != State::Fails)
 }
 
-/// All at once; an error is that of the runtime itself.
+/// Sends all requests at once; an error is that of the runtime itself.
 async fn ask(connect: &Connect) -> Result<Answers, String> {
     let channel = channel(connect).await?;
     let mut runtime = RuntimeServiceClient::new(channel.clone());

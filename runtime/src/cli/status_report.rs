@@ -1,4 +1,4 @@
-//! What `cairn status` makes of a daemon's answers, and prints. Pure.
+//! The report of `cairn status` from a daemon's answers. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use super::{
 };
 use crate::preflight::{Finding, State};
 
-/// Less than this is not enough for the records of a pod.
+/// Less free space than this is insufficient for the records of a pod.
 const NOTHING: u64 = 16 << 20;
-/// Where a kubelet evicts pods unless told otherwise: percents of a file system, and of its inodes.
+/// The default eviction threshold of a kubelet: percent of a file system and of its inodes.
 const LITTLE: u64 = 10;
 const FEW_INODES: u64 = 5;
 
-/// What was asked; an `Err` is why there is no answer.
+/// The answers; an `Err` is the reason of a missing one.
 pub(super) struct Answers {
     pub name: String,
     pub version: String,
     pub conditions: Vec<RuntimeCondition>,
-    /// Of Status, verbose.
+    /// From verbose Status.
     pub info: BTreeMap<String, String>,
     pub plugins: Result<Vec<Plugin>, String>,
     pub held: Result<Vec<HeldObject>, String>,
     pub directories: Result<Vec<Directory>, String>,
 }
 
-/// A pull under way, as Status has it.
+/// A running pull, from Status.
 #[derive(Debug, Serialize, Deserialize)]
 struct Pull {
     image: String,
@@ -40,7 +40,7 @@ struct Pull {
     seconds: u64,
 }
 
-/// A sandbox with a pause process of an older version, as Status has it.
+/// A sandbox with a pause process of an older version, from Status.
 #[derive(Debug, Serialize, Deserialize)]
 struct Exposed {
     id: String,
@@ -56,7 +56,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// `answers`: or why nobody gave any.
+    /// `answers`: an `Err` if the daemon does not answer at all.
     pub(super) fn new(endpoint: String, answers: Result<Answers, String>) -> Self {
         let answers = match answers {
             Ok(answers) => answers,
@@ -95,13 +95,13 @@ impl Report {
         }
     }
 
-    /// The worst of all.
+    /// The worst state of all findings.
     pub(super) fn state(&self) -> State {
         let states = self.findings.iter().map(|finding| finding.state);
         states.max().unwrap_or(State::Fails)
     }
 
-    /// For people.
+    /// The table for people.
     pub(super) fn table(&self, width: usize, color: bool) -> String {
         let verdict = match self.state() {
             State::Ok => "ready",
@@ -112,7 +112,7 @@ impl Report {
         format!("{lines}\n{}\n", painted(verdict, self.state(), color))
     }
 
-    /// For programs.
+    /// The JSON form.
     pub(super) fn json(&self) -> Value {
         json!({
             "ready": self.state() != State::Fails,
@@ -125,13 +125,13 @@ impl Report {
     }
 }
 
-/// A list of Status, verbose; empty where this runtime has none by that key.
+/// A list of verbose Status; empty if the runtime has no such key.
 fn listed<T: DeserializeOwned>(answers: &Answers, key: &str) -> Vec<T> {
     let text = answers.info.get(key).map_or("", String::as_str);
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// The condition of this kind, if it is not met: reason and message.
+/// Reason and message of the condition of this kind, if it is not met.
 fn unmet(answers: &Answers, kind: &str) -> Option<(String, String)> {
     match answers.conditions.iter().find(|c| c.r#type == kind) {
         Some(condition) if condition.status => None,
@@ -174,7 +174,7 @@ fn network(answers: &Answers) -> Finding {
     Finding::fails("network", message, cost)
 }
 
-/// A line for each that is not as it should be, or one for all.
+/// A line per plugin with a problem, or one for all.
 fn plugins(all: &[Plugin]) -> Vec<Finding> {
     let wrong: Vec<_> = all.iter().filter_map(plugin).collect();
     if !wrong.is_empty() {
@@ -302,7 +302,7 @@ fn directory(directory: &Directory) -> Finding {
 
 fn pulling(pulls: &[Pull]) -> Finding {
     let told = pulls.iter().map(|pull| {
-        // What is announced grows as manifests are read.
+        // The announced size grows while manifests are read.
         let of = match pull.of {
             0 => String::new(),
             of => format!(" of {}", size(of)),

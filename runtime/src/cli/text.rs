@@ -1,4 +1,4 @@
-//! Pure: texts and numbers for a terminal: folded, cut, cleaned, painted; and messages for programs.
+//! Text and numbers for a terminal (folded, cut, cleaned, colored), and messages as JSON. Pure.
 
 use cairn_monitor::log::date_of;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::one_line::is_hidden;
 
-/// Longest text shown of one event.
+/// Limit of the text of one event.
 const LONGEST: usize = 2000;
 
-/// `0.42 ms`, `15.2 ms`, `2.00 s`: three digits, never wider than nine columns below a day.
+/// `0.42 ms`, `15.2 ms`, `2.00 s`: three digits, at most nine columns below a day.
 pub fn duration(ns: u64) -> String {
     let ms = ns as f64 / 1e6;
     match ns {
@@ -31,7 +31,7 @@ pub fn age(ns: u64) -> String {
     }
 }
 
-/// `7 B`, `12.3 MB`: units of a thousand, as disks and registries have them.
+/// `7 B`, `12.3 MB`: decimal units, as of disks and registries.
 pub fn size(bytes: u64) -> String {
     let mut shown = bytes as f64;
     if bytes < 1000 {
@@ -46,7 +46,7 @@ pub fn size(bytes: u64) -> String {
     format!("{:.1} TB", shown / 1000.0)
 }
 
-/// As crictl shows ids: enough to tell two apart.
+/// The length of ids in crictl, which is sufficient to distinguish them.
 pub fn short_id(id: &str) -> &str {
     let hex = id.strip_prefix("sha256:").unwrap_or(id);
     hex.char_indices()
@@ -54,7 +54,7 @@ pub fn short_id(id: &str) -> &str {
         .map_or(hex, |(end, _)| &hex[..end])
 }
 
-/// `2026-11-21 02:51:07.120 UTC` of ns since the epoch.
+/// `2026-11-21 02:51:07.120 UTC` from ns since the epoch.
 pub fn date(wall_ns: i64) -> String {
     let ms = wall_ns.div_euclid(1_000_000);
     let (days, ms) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
@@ -66,14 +66,14 @@ pub fn date(wall_ns: i64) -> String {
     )
 }
 
-/// A message as JSON, with what is not among its fields.
+/// A message as JSON, with an additional field.
 pub fn with(message: &impl Serialize, key: &str, value: impl Into<Value>) -> Value {
     let mut all = json!(message);
     all[key] = value.into();
     all
 }
 
-/// Between the codes of a colour and of its end, where colours are shown.
+/// Wraps the text in color codes if colors are on.
 pub fn painted(code: &str, text: &str, color: bool) -> String {
     match color && !code.is_empty() {
         true => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -81,13 +81,13 @@ pub fn painted(code: &str, text: &str, color: bool) -> String {
     }
 }
 
-/// Nothing from outside moves the cursor or paints: hidden characters become spaces.
+/// Replaces hidden characters by spaces: external text must not move the cursor or set colors.
 pub fn clean(text: &str) -> String {
     let printable = |c| if is_hidden(c) { ' ' } else { c };
     cut(text, LONGEST).chars().map(printable).collect()
 }
 
-/// The first of its characters, and a sign where there are more.
+/// Its first characters, with a mark if it was longer.
 pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -103,7 +103,7 @@ pub fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns - length))
 }
 
-/// Of the widest cell of each column.
+/// The widest cell of each column.
 pub fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
     let mut widths = [0; N];
     for row in rows {
@@ -114,7 +114,7 @@ pub fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
     widths
 }
 
-/// Each cell as wide as the widest of its column.
+/// Pads each cell to the width of its column.
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
     let widths = widths(rows);
     let padded = rows.iter().map(|row| {
@@ -126,18 +126,18 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<[String; N]> {
     padded.collect()
 }
 
-/// The cells of one row, two blanks between, with its newline.
+/// The cells of one row with two spaces between, and a newline.
 pub fn line(row: &[String]) -> String {
     row.join("  ").trim_end().to_owned() + "\n"
 }
 
-/// A line for each row.
+/// A line per row.
 pub fn lines<const N: usize>(rows: &[[String; N]]) -> String {
     aligned(rows).iter().map(|row| line(row)).collect()
 }
 
 /// Breaks `text` at spaces into pieces of at most `width` columns; all but the first begin with
-/// `indent` spaces. A word longer than a line is cut.
+/// `indent` spaces. Longer words are cut.
 pub fn fold(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;

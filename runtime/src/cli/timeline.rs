@@ -1,5 +1,5 @@
-//! The life of a pod for a person: each contract point with its time, what each plugin answered,
-//! what the runtime did between. Pure: drawn from events alone.
+//! The life of a pod for people: each contract point with its time, the plugins' answers, and the
+//! runtime's steps. Pure: drawn from events only.
 //!
 //! ```text
 //! pod default/web  3f2a9c1d0e4b5  2026-11-21 02:51:07.120 UTC
@@ -8,8 +8,8 @@
 //!    0.013 ◆ C-01 RunPodSandbox
 //!            10-logger      answered        0.42 ms
 //! ```
-//! Times are seconds since the first event that is drawn, of whatever pod. Texts from outside are shown without control
-//! characters, and lines are folded at the width that is asked for.
+//! Times are seconds since the first event of all pods. External text is shown without control
+//! characters, and lines are folded at the given width.
 
 use super::text::{clean, date, duration, fold, pad};
 use super::words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who};
@@ -19,15 +19,15 @@ use std::fmt::Write;
 
 /// Columns before the text of a line: time, space, mark, space.
 const INDENT: usize = 12;
-/// Columns for a plugin's name and for its outcome, where the width allows it.
+/// Columns for a plugin's name and for its outcome, if the width permits.
 const PLUGIN: usize = 20;
 const OUTCOME: usize = 15;
-/// No terminal is taken to be narrower or wider.
+/// Limits of the assumed width of a terminal.
 const NARROWEST: usize = 40;
 const WIDEST: usize = 240;
 
 /// Draws `events`, pod by pod in the order of their first event, daemon and plugins first.
-/// `width` is that of the terminal in columns; `color` is for terminals only.
+/// `width`: the terminal's columns; `color`: only for terminals.
 pub fn render<'a>(
     events: impl IntoIterator<Item = &'a Event>,
     width: usize,
@@ -49,18 +49,18 @@ pub fn render<'a>(
     events.map(|event| timeline.line(event)).collect()
 }
 
-/// Draws event by event, for a reader that follows.
+/// Draws single events, for a reader that follows.
 #[derive(Debug)]
 pub struct Timeline {
     width: usize,
     color: bool,
     /// The pod whose lines are being drawn; `None` before the first line.
     pod: Option<String>,
-    /// When the first event of all was, in monotonic and wall time: one clock for pods and plugins.
+    /// Monotonic and wall time of the first event of all: one clock for pods and plugins.
     begun: Option<(u64, i64)>,
-    /// When each pod was first seen, for its heading.
+    /// The time of each pod's first event, for its heading.
     seen: HashMap<String, i64>,
-    /// The contract point whose plugins are being drawn, with its container, and how many answered.
+    /// The contract point that is being drawn, with its container and number of answers.
     point: Option<(String, String, usize)>,
 }
 
@@ -76,7 +76,7 @@ impl Timeline {
         }
     }
 
-    /// The lines of one event, each with its newline; empty for what needs no telling.
+    /// The lines of one event, each with its newline; empty for hidden events.
     pub fn line(&mut self, event: &Event) -> String {
         let mut out = String::new();
         let lost_on_the_way = event.wall_ns == 0 && matches!(event.what, What::Lost { .. });
@@ -112,7 +112,7 @@ impl Timeline {
         out
     }
 
-    /// A heading where the pod changes.
+    /// Draws a heading if the pod changes.
     fn head(&mut self, event: &Event, out: &mut String) {
         let pod = &event.subject.pod;
         let now = (event.mono_ns, event.wall_ns);
@@ -139,7 +139,7 @@ impl Timeline {
         }
     }
 
-    /// One entry: time, mark, text, folded below itself.
+    /// One entry: time, mark, text, folded with indentation.
     fn entry(
         &mut self,
         event: &Event,
@@ -185,8 +185,8 @@ impl Timeline {
         self.point = Some((hook.to_owned(), event.subject.container.clone(), 0));
     }
 
-    /// One plugin's answer, in columns below its point. Where another container's lines came in
-    /// between, the point is named again.
+    /// One plugin's answer, in columns below its point. The point is repeated after lines of
+    /// another container.
     fn plugin(&mut self, event: &Event, out: &mut String) {
         let Some(answer) = plugin_answer(&event.what) else {
             return;

@@ -1,4 +1,4 @@
-//! Golden pictures at 80 and 120 columns, and what must hold for any events.
+//! Golden pictures at 80 and 120 columns, and invariants for arbitrary events.
 
 use super::*;
 use crate::trace::{Action, Life, Outcome, SCHEMA, Subject};

@@ -1,4 +1,4 @@
-//! What `cairn image verify` prints. Pure: what the daemon says of images in, text out.
+//! The output of `cairn image verify`. Pure: the daemon's answers in, text out.
 
 use proto_cairn::v1::{ImageDamage, VerifiedImage};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::text::{aligned, clean, line, short_id};
 
 const HEAD: [&str; 5] = ["IMAGE", "ID", "LAYERS", "ENTRIES", "STATE"];
 
-/// For people: a line for each image, and one for each damage below it.
+/// The table for people: a line per image, and one per damage below it.
 pub(super) fn table(images: &[VerifiedImage]) -> String {
     if images.is_empty() {
         return "there is no image\n".to_owned();
@@ -54,7 +54,7 @@ fn damage(damage: &ImageDamage) -> String {
     format!("  {}: {}\n", clean(&place), clean(&damage.problem))
 }
 
-/// What to do, a line each, for standard error.
+/// The advice for standard error, one line each.
 pub(super) fn advice(images: &[VerifiedImage]) -> Vec<String> {
     let mut lines = Vec::new();
     for image in images {
@@ -92,7 +92,7 @@ pub(super) fn advice(images: &[VerifiedImage]) -> Vec<String> {
     lines
 }
 
-/// For programs.
+/// The JSON form.
 pub(super) fn json(images: &[VerifiedImage]) -> Value {
     let images: Vec<Value> = images.iter().map(one).collect();
     json!({ "images": images })

@@ -1,15 +1,15 @@
-//! A file that is there whole or not at all.
+//! Atomic file replacement for outputs of commands.
 
 use std::{io::Write as _, os::unix::fs::PermissionsExt as _, path::Path};
 
-/// Puts `text` at `path`, in place of a file that is there: a reader sees the old or the new one, and a failure leaves
-/// the old one, or none. Who may read it is what the umask says.
+/// Writes `text` to `path` atomically: a reader sees the old or the new file, and a failure leaves
+/// the old one, or none. The umask decides about its mode.
 ///
 /// # Errors
-/// One line for a person, with the path.
+/// One line for the user, with the path.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
     let failed = |why: &dyn std::fmt::Display| format!("write {}: {why}", path.display());
-    // Through a link to the file, so that the link stays; never in place of a device or a directory.
+    // Follows a link, so that the link stays; never replaces a device or a directory.
     let target = match path.canonicalize() {
         Ok(there) if there.is_file() => there,
         Ok(_) => {

@@ -1,10 +1,10 @@
-//! Pure: what calls, steps, answers and lives of plugins are called in the timeline, and in which colour. The text and the
-//! page have their words from here, so that what one does not show the other does not either.
+//! The words and colors of the timeline for calls, steps, answers and lives of plugins. Shared by
+//! text and page, so that both show the same. Pure.
 
 use super::text::{duration, painted};
 use crate::trace::{Action, Event, Life, Outcome, What};
 
-/// Colours by meaning.
+/// Colors by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
     Plain,
@@ -139,7 +139,7 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
     }
 }
 
-/// What one plugin made of one event.
+/// The answer of one plugin to one event.
 pub(super) struct PluginAnswer<'a> {
     pub hook: &'a str,
     pub plugin: &'a str,
@@ -147,11 +147,11 @@ pub(super) struct PluginAnswer<'a> {
     pub tint: Tint,
     /// `None` if it was not asked.
     pub took_ns: Option<u64>,
-    /// What it set, wanted and said.
+    /// Its settings, requests and reason.
     pub detail: String,
 }
 
-/// `None` for what is no plugin's answer.
+/// `None` for other events.
 pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     let What::Plugin {
         hook,
@@ -168,7 +168,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         return None;
     };
     let (word, reason, tint) = match outcome {
-        // Nobody can refuse what has happened, or what must.
+        // A plugin cannot veto a past or mandatory operation.
         Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
         outcome => outcome_text(outcome),
     };
@@ -195,8 +195,8 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     })
 }
 
-/// ns between the first event, by its monotonic time and its time of day, and this one. Monotonic time starts anew at a
-/// reboot; then the time of day has to do.
+/// Nanoseconds from the first event, by its monotonic time and its time of day, to this one.
+/// Monotonic time restarts at a reboot; then the time of day is used.
 pub(super) fn since(begun: (u64, i64), event: &Event) -> u64 {
     let wall = u64::try_from(event.wall_ns.saturating_sub(begun.1)).unwrap_or(0);
     event.mono_ns.checked_sub(begun.0).unwrap_or(wall)
@@ -220,13 +220,13 @@ pub(super) fn call(event: &Event) -> String {
     format!("{}{}", event.subject.call, of(event))
 }
 
-/// `C-04 CreateContainer app`; an event that is no contract point has no id.
+/// `C-04 CreateContainer app`; an event without a contract point has no id.
 pub(super) fn point_text(point: &str, hook: &str, event: &Event) -> String {
     let space = if point.is_empty() { "" } else { " " };
     format!("{point}{space}{hook}{}", of(event))
 }
 
-/// ` app`, the container behind a call or a point.
+/// ` app`, the container after a call or a point.
 pub(super) fn of(event: &Event) -> String {
     match event.subject.container_name.as_str() {
         "" => String::new(),

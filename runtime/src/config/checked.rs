@@ -1,4 +1,4 @@
-//! A configuration whose every value can be served.
+//! A configuration whose every value is valid.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -13,7 +13,7 @@ use super::{
     handler,
 };
 
-/// A configuration that was checked: the only kind the daemon is built from.
+/// A checked configuration. The daemon accepts no other kind.
 #[derive(Debug, Clone)]
 pub struct Config {
     file: File,
@@ -31,25 +31,25 @@ impl std::ops::Deref for Config {
 }
 
 impl Config {
-    /// The path behind `listen`.
+    /// The path of `listen`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// NRI's part, as the library takes it.
+    /// The settings of the nri library.
     pub fn nri_settings(&self) -> ::nri::Settings {
         self.nri_settings.clone()
     }
 
-    /// Where metrics are served, if anywhere.
+    /// The address of the metrics, if configured.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Judges every value; touches nothing.
+    /// Checks every value, without side effects.
     ///
     /// # Errors
-    /// The first key whose value cannot be served.
+    /// The first key with an invalid value.
     pub fn check(file: File) -> Result<Self, Error> {
         let refuse = |key, message: &str| Err(Error::value(key, message));
         if file.version != 1 {
@@ -118,7 +118,7 @@ impl Config {
     }
 }
 
-/// `sun_path` holds 108 bytes with the final NUL.
+/// `sun_path` has 108 bytes with the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// The path of a `unix:///path` endpoint.
@@ -139,7 +139,7 @@ pub fn socket_path(key: &'static str, endpoint: &str) -> Result<PathBuf, Error> 
     Err(Error::value(key, message))
 }
 
-/// Metrics are for this machine: they name pods.
+/// Metrics contain names of pods, so they are for this machine only.
 fn check_metrics(metrics: &Metrics) -> Result<Option<SocketAddr>, Error> {
     if metrics.listen.is_empty() {
         return Ok(None);

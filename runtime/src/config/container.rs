@@ -1,4 +1,4 @@
-//! `[container]`: what the operator decides about every container.
+//! `[container]`: the operator's settings for every container.
 
 use oci_spec::runtime::PosixRlimitType;
 use serde::Deserialize;
@@ -9,21 +9,21 @@ use super::error::Error;
 #[serde(deny_unknown_fields, default)]
 pub struct Container {
     pub max_log_line: u32,
-    /// Clamp `oom_score_adj` to the daemon's own where the kernel would refuse (CRI-233).
+    /// Clamp `oom_score_adj` to the daemon's own if the kernel would refuse it (CRI-233).
     pub restrict_oom_score_adj: bool,
-    /// What a container gets that asks for no seccomp profile.
+    /// The profile of containers that request none.
     pub unset_seccomp_profile: SeccompDefault,
     /// `nofile=1024:4096`: soft and hard limit, for every container.
     pub ulimits: Vec<String>,
-    /// Ignore huge page limits where the host has no hugetlb controller.
+    /// Ignore huge page limits if the host has no hugetlb controller.
     pub tolerate_missing_hugetlb: bool,
-    /// Make no directories for what an image declares as VOLUME.
+    /// Make no directories for an image's VOLUMEs.
     pub ignore_image_volumes: bool,
-    /// A device belongs to the container's user instead of its owner on the host.
+    /// Devices belong to the container's user instead of their owner on the host.
     pub device_ownership_from_security_context: bool,
     /// A privileged container gets no device of the host.
     pub privileged_without_host_devices: bool,
-    /// What an empty list of masked or read-only paths means.
+    /// The meaning of an empty list of masked or read-only paths.
     pub masks: Masks,
     /// Annotations of pods and containers with these prefixes go into the OCI spec.
     pub annotation_prefixes: Vec<String>,
@@ -39,9 +39,9 @@ pub enum SeccompDefault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Masks {
-    /// None, as CRI has it.
+    /// None, as in CRI.
     Requested,
-    /// Those that containerd has by default.
+    /// containerd's defaults.
     Default,
 }
 
@@ -76,7 +76,7 @@ impl Container {
     /// Name, soft and hard limit of each of [`Self::ulimits`].
     ///
     /// # Errors
-    /// The first that is none.
+    /// The first invalid entry.
     pub fn rlimits(&self) -> Result<Vec<(String, u64, u64)>, Error> {
         let parsed = self.ulimits.iter().map(|text| {
             ulimit(text)

@@ -1,4 +1,4 @@
-//! The tables of `cairn.toml` and their defaults. Those with more to say have files of their own.
+//! The tables of `cairn.toml` and their defaults. Larger tables have files of their own.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     tracing::Tracing, units::duration,
 };
 
-/// The file as it stands, every key optional.
+/// The parsed file, every key optional.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
@@ -17,13 +17,13 @@ pub struct File {
     pub root: PathBuf,
     pub state: PathBuf,
     pub listen: String,
-    /// Of paths that clients and plugins name, and of directories of this file.
+    /// For paths from clients and plugins, and for directories in this file.
     #[serde(deserialize_with = "duration")]
     pub path_timeout: Duration,
     pub log: Log,
     pub cgroup: Cgroup,
     pub container: Container,
-    /// By the name that a RuntimeClass gives.
+    /// By the handler name of a RuntimeClass.
     pub handlers: BTreeMap<String, Handler>,
     pub network: Network,
     pub image: Image,
@@ -61,7 +61,7 @@ pub enum Format {
 #[serde(deny_unknown_fields, default)]
 pub struct Cgroup {
     pub driver: CgroupDriver,
-    /// Parent for pods that name none; with systemd `/a/b` stands for `a-b.slice`.
+    /// Parent for pods without one; with systemd `/a/b` stands for `a-b.slice`.
     pub parent: String,
 }
 
@@ -69,7 +69,7 @@ pub struct Cgroup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
-    /// systemd where it is init and only cgroup v2 is mounted.
+    /// systemd if it is init and only cgroup v2 is mounted.
     Auto,
     Cgroupfs,
     Systemd,
@@ -80,7 +80,7 @@ pub enum CgroupDriver {
 pub struct Network {
     pub cni_conf_dir: PathBuf,
     pub cni_bin_dirs: Vec<PathBuf>,
-    /// Results are kept in `results` below it, as other runtimes keep theirs.
+    /// Results are kept in `results` below it, as in other runtimes.
     pub cni_cache_dir: PathBuf,
     /// Empty: no built-in network.
     pub bridge: String,
@@ -92,19 +92,19 @@ pub struct Network {
     pub spoof_check: bool,
     /// 0: the kernel's default.
     pub mtu: u32,
-    /// Experimental: addresses that NRI plugins give to pods.
+    /// Experimental: addresses from NRI plugins.
     pub nri: NriNetwork,
 }
 
-/// What NRI plugins have to do with a pod's network.
+/// The role of NRI plugins in a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NriNetwork {
     /// Addresses in their answers are ignored.
     Off,
-    /// Their addresses come after those of the network.
+    /// Their addresses follow those of the network.
     Add,
-    /// There is no other network.
+    /// They provide the only network.
     Only,
 }
 

@@ -1,5 +1,5 @@
-//! `[handlers.<name>]`: runtime handlers, which a RuntimeClass names (CRI-209). All are served by the one runtime that
-//! cairn is; a handler has defaults of its own, and what it leaves out is as `[container]` says.
+//! `[handlers.<name>]`: runtime handlers of RuntimeClasses (CRI-209). One runtime serves all of
+//! them; a handler has its own defaults, and takes the rest from `[container]`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// `[container]` as it is for this handler.
+    /// The settings of `[container]` with this handler's own.
     #[must_use]
     pub fn over(&self, container: &Container) -> Container {
         fn own<T: Clone>(set: &Option<T>, value: &mut T) {
@@ -67,7 +67,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A DNS label, which is what the API server lets a RuntimeClass name.
+/// A DNS label, as the API server requires of a RuntimeClass.
 fn is_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len())

@@ -1,4 +1,4 @@
-//! The table `[image]`: where images come from, and what one of them may cost.
+//! The table `[image]`: sources and limits of images.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -15,18 +15,18 @@ pub struct Image {
     pub max_parallel_layers: usize,
     #[serde(deserialize_with = "duration")]
     pub progress_timeout: Duration,
-    /// Of an unpacked image, all its layers together.
+    /// For an unpacked image, all its layers together.
     #[serde(deserialize_with = "size")]
     pub max_image_bytes: u64,
     pub max_image_files: u64,
-    /// Directories in each other.
+    /// Nested directories.
     pub max_image_depth: u32,
-    /// Of what one container's VOLUMEs are filled with.
+    /// For the initial content of one container's VOLUMEs.
     #[serde(deserialize_with = "size")]
     pub max_volume_bytes: u64,
-    /// References of images that others leave when they collect (CRI-178).
+    /// References of images that garbage collection keeps (CRI-178).
     pub pinned: Vec<String>,
-    /// By registry: token services besides its own that its credentials may go to.
+    /// By registry: additional token services that may receive its credentials.
     pub token_services: BTreeMap<String, Vec<String>>,
 }
 
@@ -60,7 +60,7 @@ impl Image {
         if self.max_image_files < 1000 {
             return refuse("image.max_image_files", "must be 1000 or more".into());
         }
-        // Longer paths than the kernel takes could be named by nobody.
+        // The kernel does not accept longer paths.
         if !(16..=2048).contains(&self.max_image_depth) {
             let message = format!("{} is not from 16 to 2048", self.max_image_depth);
             return refuse("image.max_image_depth", message);
@@ -82,10 +82,10 @@ impl Image {
         }
     }
 
-    /// What [`Self::pinned`] names.
+    /// The references in [`Self::pinned`].
     ///
     /// # Errors
-    /// The first that is no reference.
+    /// The first invalid reference.
     pub fn pinned(&self) -> Result<Vec<Reference>, Error> {
         let parsed = self.pinned.iter().map(|text| {
             text.parse().map_err(|why: BadReference| {
@@ -96,7 +96,7 @@ impl Image {
     }
 }
 
-/// `host` or `host:port`, as a registry is named: no scheme, no path.
+/// `host` or `host:port`, the name of a registry: no scheme, no path.
 fn is_host(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '@', '?', '#', ' ']) && !text.ends_with(':')
 }

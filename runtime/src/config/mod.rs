@@ -1,5 +1,5 @@
-//! `cairn.toml`: every key, its default, and the check that turns a file plus flags into a
-//! [`Config`] before anything on the machine is touched.
+//! `cairn.toml`: every key, its default, and the check that turns a file and flags into a
+//! [`Config`] before any side effect on the machine.
 //!
 //! An error is one line that names the key.
 

@@ -1,4 +1,4 @@
-//! The tables `[nri]` and `[nri.plugin."10-name"]`, and what the library makes of them.
+//! The tables `[nri]` and `[nri.plugin."10-name"]`, and their translation for the library.
 
 use std::{collections::BTreeMap, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
@@ -15,29 +15,29 @@ pub struct Nri {
     pub socket: PathBuf,
     pub plugin_dir: PathBuf,
     pub plugin_config_dir: PathBuf,
-    /// Only launched plugins; the socket is not opened.
+    /// Only launched plugins; the socket stays closed.
     pub disable_connections: bool,
     #[serde(deserialize_with = "duration")]
     pub registration_timeout: Duration,
     #[serde(deserialize_with = "duration")]
     pub request_timeout: Duration,
-    /// Users whose plugins may connect, by number.
+    /// Uids whose plugins may connect.
     pub allowed_uids: Vec<u32>,
-    /// Group of the socket, by number, and its permission bits in octal.
+    /// Group of the socket, by gid, and its permission bits in octal.
     pub socket_group: u32,
     pub socket_mode: String,
-    /// For plugins whose tables do not say it, or that have none.
+    /// For plugins without a table, or whose tables omit it.
     pub default_events: String,
     pub default_fields: String,
     /// A pod with this annotation set to "true" does not need required plugins; empty: none.
     pub tolerate_missing_annotation: String,
     /// A newer plugin of the same index and name replaces the older.
     pub replace_same_name: bool,
-    /// Gets what plugins and we say, as JSON lines; empty: none.
+    /// Receives the NRI traffic as JSON lines; empty: none.
     pub record: PathBuf,
-    /// The in-process validator of adjustments, as containerd has it.
+    /// The in-process validator of adjustments, as in containerd.
     pub default_validator: DefaultValidator,
-    /// Settings of single plugins by `"10-name"`.
+    /// Settings of single plugins, by `"10-name"`.
     pub plugin: BTreeMap<String, PluginConfig>,
 }
 
@@ -69,7 +69,7 @@ impl Nri {
     /// Settings for the nri library.
     ///
     /// # Errors
-    /// The first plugin whose name, events or fields are none.
+    /// The first plugin with an invalid name, event or field.
     pub fn settings(&self) -> Result<Settings, Error> {
         let default = PluginConfig {
             events: Some(parsed("nri.default_events", &self.default_events)?),
@@ -127,7 +127,7 @@ fn parsed<T: FromStr<Err: Display>>(key: &'static str, text: &str) -> Result<T, 
     parsed.map_err(|error: T::Err| Error::value(key, format!("{text:?}: {error}")))
 }
 
-/// Permission bits in octal; the owner's are needed, to be able to connect at all.
+/// Permission bits in octal; the owner's are required, to connect at all.
 fn mode(text: &str) -> Result<u32, Error> {
     let mode = u32::from_str_radix(text, 8).ok();
     let mode = mode.filter(|mode| mode & !0o777 == 0 && mode & 0o600 == 0o600);

@@ -1,13 +1,13 @@
-//! From text to [`File`]: unknown keys are refused by name and line.
+//! Parses text to [`File`]: unknown keys are rejected by name and line.
 
 use std::{fs, path::Path};
 
 use super::{error::Error, file::File};
 
-/// Reads a file and refuses unknown keys; the values are judged by [`Config::check`](super::Config::check).
+/// Reads a file and rejects unknown keys; [`Config::check`](super::Config::check) follows.
 ///
 /// # Errors
-/// A file that cannot be read, or the first line that is no TOML of ours.
+/// The file cannot be read, or the first invalid line.
 pub fn read(path: &Path) -> Result<File, Error> {
     let text = fs::read_to_string(path).map_err(|source| Error::Read {
         path: path.to_owned(),
@@ -28,7 +28,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<File, Error> {
 
 fn one_line(text: &str, key: &str, error: &toml::de::Error) -> String {
     let mut message = error.message().replace('\n', " ");
-    // The path of an unknown key ends at its table, which the message completes.
+    // The path of an unknown key ends at its table; the message adds the key.
     if !key.is_empty() && key != "." {
         message = format!("{key}: {message}");
     }

@@ -1,4 +1,4 @@
-//! The table `[stream]`: where exec, attach and port-forward are streamed.
+//! The table `[stream]`: the server of exec, attach and port-forward.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -15,7 +15,7 @@ use super::units::duration;
 #[serde(deny_unknown_fields, default)]
 pub struct Stream {
     pub address: IpAddr,
-    /// 0: a free one, at each start another.
+    /// 0: a free port, which differs at each start.
     pub port: u16,
     /// PEM files; both empty: plain HTTP.
     pub tls_cert: PathBuf,
@@ -41,7 +41,7 @@ impl Stream {
         (self.address, self.port).into()
     }
 
-    /// Certificate and key, where there are some.
+    /// Certificate and key, if configured.
     pub fn tls(&self) -> Option<(&Path, &Path)> {
         let some = !self.tls_cert.as_os_str().is_empty();
         some.then_some((&self.tls_cert, &self.tls_key))

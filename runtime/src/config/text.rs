@@ -1,7 +1,7 @@
-//! The default configuration as people read it.
+//! The default configuration as text.
 
-/// The commented default configuration, as `cairn config default` prints it. A test holds it
-/// equal to [`File::default`](super::File::default).
+/// The commented default configuration, as `cairn config default` prints it. A test compares it to
+/// [`File::default`](super::File::default).
 pub const DEFAULT_TEXT: &str = include_str!("default.toml");
 
 /// The manual page of the configuration, as roff: the default with its comments.

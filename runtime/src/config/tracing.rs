@@ -1,4 +1,4 @@
-//! The table `[tracing]`: where spans of calls are sent.
+//! The table `[tracing]`: the destination of spans.
 
 use serde::Deserialize;
 use tonic::codegen::http::Uri;
@@ -10,9 +10,9 @@ const MILLION: u32 = 1_000_000;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tracing {
-    /// Of a collector that takes OTLP by gRPC; empty: nothing is traced.
+    /// Of a collector that takes OTLP by gRPC; empty: no tracing.
     pub endpoint: String,
-    /// Of calls that bring no trace of their caller's.
+    /// For calls without a trace of their caller.
     pub sampling_per_million: u32,
 }
 

@@ -1,10 +1,10 @@
-//! Durations and sizes as people write them: `500ms`, `5m`; `512MiB`, `64GiB`.
+//! Durations and sizes as in `500ms`, `5m`; `512MiB`, `64GiB`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// A whole number, and the unit behind it.
+/// Splits a number from its unit.
 fn split(text: &str) -> Option<(u64, &str)> {
     let at = text.find(|c: char| !c.is_ascii_digit())?;
     Some((text[..at].parse().ok()?, &text[at..]))

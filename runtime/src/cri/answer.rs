@@ -1,4 +1,4 @@
-//! Answers: one, or a list in several messages.
+//! Answers: a single message, or a list in several messages.
 
 use std::pin::Pin;
 
@@ -8,7 +8,7 @@ use tonic::{Response, Status};
 
 /// Items in one message of a streamed list (CRI-120).
 const CHUNK: usize = 200;
-/// Bytes of items in one message of a streamed list: a pod's metrics may have 100 kB.
+/// Limit of bytes in one message of a streamed list: a pod's metrics may have 100 kB.
 const CHUNK_BYTES: usize = 4 << 20;
 
 pub type Answer<T> = Result<Response<T>, Status>;
@@ -18,7 +18,7 @@ pub fn answer<T>(value: T) -> Answer<T> {
     Ok(Response::new(value))
 }
 
-/// A list in messages as [`chunks`] cuts it; an empty list is an empty stream.
+/// Streams a list in the messages of [`chunks`]; an empty list is an empty stream.
 pub(super) fn streamed<I, M>(items: Vec<I>, message: fn(Vec<I>) -> M) -> Streamed<M>
 where
     I: Message,
@@ -31,8 +31,8 @@ where
     Box::pin(tokio_stream::iter(messages))
 }
 
-/// Items in their order, at most [`CHUNK`] of them or [`CHUNK_BYTES`] together; an item that is
-/// larger stands alone.
+/// Items in order, at most [`CHUNK`] of them or [`CHUNK_BYTES`] together; a larger item has its own
+/// message.
 fn chunks<I: Message>(items: Vec<I>) -> Vec<Vec<I>> {
     let mut chunks: Vec<Vec<I>> = Vec::new();
     let mut bytes = 0;
@@ -73,7 +73,7 @@ mod tests {
     fn a_streamed_list_is_cut_by_count_and_by_bytes_and_loses_nothing() {
         assert_eq!(lengths(Vec::new()), [0; 0]);
         assert_eq!(lengths(vec![image(10); CHUNK + 1]), [CHUNK, 1]);
-        // With the field's own bytes, three of these are more than fits.
+        // With the field's own bytes, three of these exceed the limit.
         assert_eq!(lengths(vec![image(CHUNK_BYTES / 3); 5]), [2, 2, 1]);
         let large = vec![image(1), image(CHUNK_BYTES), image(1)];
         assert_eq!(lengths(large), [1, 1, 1]);

@@ -1,8 +1,8 @@
-//! A caller's deadline (`grpc-timeout`): the call ends with DEADLINE_EXCEEDED, as its own client would tell it. Which of
-//! the two clocks is first does not show (CRI-006).
+//! A caller's deadline (`grpc-timeout`): the call ends with DEADLINE_EXCEEDED, which its own client
+//! would also report, whichever of the two clocks is first (CRI-006).
 //!
-//! tonic has a timer of its own outside of this one, and its answer would be CANCELLED. It wins never: this one's
-//! deadline is the earlier one, and each poll, also the one which that timer wakes, looks at the clock.
+//! tonic's own timer is outside of this one and would answer CANCELLED. It never wins: this
+//! deadline is earlier, and each poll checks the clock, including polls that tonic's timer causes.
 
 use std::{convert::Infallible, future::Future, pin::pin, task::Poll, time::Duration};
 
@@ -18,7 +18,7 @@ const HEADER: &str = "grpc-timeout";
 
 type Answer = Result<Response<Body>, Infallible>;
 
-/// Ends the call with what its caller is told, once it has taken all that is [`allowed`]. The time runs from here.
+/// Ends the call with its caller's error after [`allowed`]. The time starts with this call.
 pub fn in_time(
     allowed: Option<Duration>,
     call: impl Future<Output = Answer>,
@@ -35,14 +35,14 @@ pub fn in_time(
     }
 }
 
-/// What `work` comes to, if that is before `deadline`; it is dropped else.
+/// The result of `work`, if it is ready before `deadline`; otherwise `work` is dropped.
 async fn before<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     let (mut work, mut timer) = (pin!(work), pin!(sleep_until(deadline)));
     std::future::poll_fn(|cx| {
         if let Poll::Ready(answer) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(answer));
         }
-        // The timer is asked in any case: it is what wakes this.
+        // Always polls the timer, because it wakes this task.
         let over = timer.as_mut().poll(cx).is_ready() || Instant::now() >= deadline;
         if over {
             Poll::Ready(None)
@@ -53,7 +53,7 @@ async fn before<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     .await
 }
 
-/// As gRPC writes it: at most eight digits and a unit. What is none is none, as tonic has it.
+/// gRPC's form: at most eight digits and a unit. Malformed values are ignored, as in tonic.
 pub fn allowed(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -1,6 +1,5 @@
-//! The edge: the two CRI services. Methods delegate to one file per RPC; errors become gRPC
-//! codes in `status.rs` alone. An RPC that is not served answers UNIMPLEMENTED by name
-//! (CRI-005).
+//! The edge: the two CRI services. Methods delegate to one file per RPC; only `status.rs` turns
+//! errors into gRPC codes. An unserved RPC answers UNIMPLEMENTED by name (CRI-005).
 
 mod answer;
 pub mod deadline;

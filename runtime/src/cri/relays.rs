@@ -1,6 +1,6 @@
-//! How a service of CRI is written down: for each method what is asked, what is answered, and where that comes from.
+//! The notation of a CRI service: per method its request, its response, and the expression for it.
 
-/// `fn name(request: Asked) -> Answered { value }` is the method
+/// `fn name(request: Asked) -> Answered { value }` expands to the method
 ///
 /// ```ignore
 /// async fn name(&self, request: Request<Asked>) -> Answer<Answered> {
@@ -9,7 +9,7 @@
 /// }
 /// ```
 ///
-/// A request that says nothing is `_`. The first line names `self`, as a macro cannot see a word that is not given to it.
+/// `_` ignores the request. The first line passes `self`, which a macro cannot see otherwise.
 macro_rules! relays {
     (
         impl $service:ident for $cri:ty as |$self:ident|;

@@ -1,5 +1,5 @@
-//! RuntimeService: a method that changes a pod or container puts an operation into the pod's queue (`pod/op.rs`), others
-//! call the file of their name in `runtime/`.
+//! RuntimeService: a method that changes a pod or container queues an operation in the pod
+//! (`pod/op.rs`); others call the file of their name in `runtime/`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -89,7 +89,7 @@ relays! {
         StartContainerResponse {}
     }
     fn stop_container(request: StopContainerRequest) -> StopContainerResponse {
-        // Zero and less: kill at once.
+        // Zero or less: kill at once.
         let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
         self.pods.registry.ask_container(&request.container_id, Op::Stop { grace }).await?;
         StopContainerResponse {}

@@ -1,11 +1,11 @@
-//! What both services have; each RPC is handed what it uses, Status all of it.
+//! Shared by both services; each RPC gets only the parts it uses, Status all.
 
 use std::sync::Arc;
 
 use super::statistics::Statistics;
 use crate::{pod::pods::Pods, stream::Streams};
 
-/// The longest message either way; stock clients accept as much (CRI-002).
+/// Limit of a message in both directions; stock clients accept as much (CRI-002).
 pub const MAX_MESSAGE: usize = 16 << 20;
 
 /// Both services on one socket.

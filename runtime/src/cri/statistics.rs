@@ -1,8 +1,8 @@
-//! What the statistics RPCs share: records in, numbers out. The files of one list are read in one
-//! go, off the threads that serve requests (goal: 100 containers in 15 ms).
+//! Shared by the statistics RPCs: records in, numbers out. The files of one list are read in one
+//! batch, outside of the serving threads (goal: 100 containers in 15 ms).
 //!
-//! Records are snapshots: no pod's queue is asked. What vanished since has no numbers, and fails
-//! no list (CRI-150).
+//! Records are snapshots; no pod's queue is used. Vanished objects have no numbers, and do not fail
+//! the list (CRI-150).
 
 use std::{collections::HashMap, sync::Arc, thread};
 
@@ -24,12 +24,12 @@ use crate::{
 
 type LayersById = HashMap<String, LayerUsage>;
 
-/// At most so many threads read for one list,
+/// Limit of threads that read for one list.
 const THREADS: usize = 4;
-/// and one alone where there are fewer to read.
+/// One thread reads this many items or fewer.
 const PART: usize = 32;
 
-/// A pod and its containers at one moment.
+/// A pod and its containers at one time.
 struct Snapshot {
     pod: Arc<PodRecord>,
     containers: Vec<Arc<ContainerRecord>>,
@@ -44,16 +44,16 @@ impl Snapshot {
     }
 }
 
-/// What numbers are read by.
+/// The readers of statistics.
 pub struct Statistics {
     pub pods: Arc<Pods>,
     pub sampler: Sampler,
-    /// What the writable layers take.
+    /// Usage of the writable layers.
     pub layers: Layers,
 }
 
 impl Statistics {
-    /// ContainerStats of each, in order (CRI-151).
+    /// ContainerStats of each container, in order (CRI-151).
     pub async fn of_containers(
         self: &Arc<Self>,
         records: Vec<Arc<ContainerRecord>>,
@@ -66,7 +66,7 @@ impl Statistics {
         .await
     }
 
-    /// PodSandboxStats of each, in order (CRI-156).
+    /// PodSandboxStats of each pod, in order (CRI-156).
     pub async fn of_pods(self: &Arc<Self>, pods: &[Arc<Pod>]) -> Vec<cri::PodSandboxStats> {
         let snapshots: Vec<_> = pods.iter().map(Snapshot::of).collect();
         let layers = layers(self, snapshots.iter().flat_map(|pod| &pod.containers)).await;
@@ -77,7 +77,7 @@ impl Statistics {
         .await
     }
 
-    /// PodSandboxMetrics of each, in order; only running containers have any (CRI-157).
+    /// PodSandboxMetrics of each pod, in order; only for running containers (CRI-157).
     pub async fn metrics(self: &Arc<Self>, pods: &[Arc<Pod>]) -> Vec<cri::PodSandboxMetrics> {
         let mut snapshots: Vec<_> = pods.iter().map(Snapshot::of).collect();
         for snapshot in &mut snapshots {
@@ -95,7 +95,7 @@ impl Statistics {
     }
 }
 
-/// `read` of each, in order, by some threads at a time: it waits for the kernel's files.
+/// Applies `read` to each item, in order, on several threads, because it blocks on files.
 async fn each<T, R>(items: Vec<T>, read: impl Fn(&T) -> R + Send + Sync + 'static) -> Vec<R>
 where
     T: Send + Sync + 'static,
@@ -124,7 +124,7 @@ async fn layers<'a>(
         let all = Arc::clone(&walker);
         async move {
             let usage = all.pods.node.images.rootfs_usage(&id).await.ok()?;
-            // The filesystem that ImageFsInfo names (CRI-155, CRI-176).
+            // The filesystem of ImageFsInfo (CRI-155, CRI-176).
             let mountpoint = all.pods.node.images.fs_info().mountpoint;
             Some(LayerUsage {
                 at_ns: clock::now_ns(),
@@ -138,7 +138,7 @@ async fn layers<'a>(
     all.layers.usage(&ids, count).await
 }
 
-/// Blocks on files. `None` for a path that is no cgroup's; records hold none such.
+/// Blocks on files. `None` for an invalid cgroup path; records contain none.
 fn sample(all: &Statistics, id: &str, cgroup: &str, detail: Detail) -> Option<Sample> {
     let group = || all.pods.node.cgroup(cgroup).ok();
     let (cgroup, nano_cores) = all.sampler.watch(id, group)?;
@@ -191,7 +191,7 @@ fn pod_stats(all: &Statistics, snapshot: &Snapshot, layers: &LayersById) -> cri:
     )
 }
 
-/// `None` for a pod in the host's network, and for one whose network is gone by now.
+/// `None` for a pod in the host's network, or whose network was removed.
 fn interfaces(record: &PodRecord) -> Option<Vec<Interface>> {
     let links = namespaces::interfaces(record.namespaces.net.as_deref()?).ok()?;
     let interface = |link: cni_shim::Link| Interface {
@@ -201,7 +201,7 @@ fn interfaces(record: &PodRecord) -> Option<Vec<Interface>> {
     Some(links.into_iter().map(interface).collect())
 }
 
-/// What was read of a container for its metrics.
+/// A container's sample, for its metrics.
 struct Reading<'a> {
     record: &'a ContainerRecord,
     stats: Stats,

@@ -1,4 +1,4 @@
-//! The only place that turns an error into a gRPC code (CRI-006).
+//! Turns errors into gRPC codes; no other file does (CRI-006).
 
 use std::time::Duration;
 
@@ -20,30 +20,30 @@ impl From<Error> for Status {
             Kind::Unauthenticated => Code::Unauthenticated,
             Kind::Denied => Code::PermissionDenied,
             Kind::Failed => Code::Internal,
-            // Kubelet reads these texts from their first byte, and only under this code.
+            // Kubelet reads these texts from the first byte, and only under this code.
             Kind::Verbatim => Code::Unknown,
         };
         Self::new(code, error.text)
     }
 }
 
-/// An RPC, or a kind of request to it, that this cairn does not serve.
+/// An RPC, or a kind of request to it, that cairn does not serve.
 pub fn unserved(what: &str, why: &str) -> Status {
     let text = format!("{what}: not served by cairn: {why}");
     Status::new(Code::Unimplemented, text)
 }
 
-/// Whether a runtime does not serve the call at all: our own commands ask others too.
+/// Whether the runtime does not serve the call at all: our own commands also call other runtimes.
 pub fn is_unserved(status: &Status) -> bool {
     status.code() == Code::Unimplemented
 }
 
-/// Whether what was asked for is not there.
+/// Whether the requested object was not found.
 pub fn is_not_found(status: &Status) -> bool {
     status.code() == Code::NotFound
 }
 
-/// A call whose caller gave it no longer than `allowed`.
+/// A call that exceeded its caller's timeout of `allowed`.
 pub fn overdue(allowed: Duration) -> Status {
     let text = format!(
         "the caller's deadline of {allowed:?} is over: what goes on without the caller is shown by List and Status, \

@@ -1,5 +1,4 @@
-//! Records as CRI messages, and the filters of the list RPCs. Reads snapshots, waits for
-//! nothing.
+//! Records as CRI messages, and the filters of the list RPCs. Reads snapshots and never waits.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +61,7 @@ pub fn pod_status(record: &PodRecord) -> cri::PodSandboxStatus {
     }
 }
 
-/// What the lists say too. All fields by name: one that is new in CRI is decided here.
+/// The fields of the lists. Each field is named, so that a new one in CRI needs a decision here.
 fn as_status(pod: cri::PodSandbox) -> cri::PodSandboxStatus {
     cri::PodSandboxStatus {
         id: pod.id,
@@ -133,7 +132,7 @@ pub fn container_status(record: &ContainerRecord) -> cri::ContainerStatus {
     }
 }
 
-/// What the lists say too, likewise.
+/// The fields of the lists, as in [`as_status`].
 fn as_container_status(container: cri::Container) -> cri::ContainerStatus {
     cri::ContainerStatus {
         id: container.id,
@@ -158,7 +157,7 @@ fn as_container_status(container: cri::Container) -> cri::ContainerStatus {
     }
 }
 
-/// A sandbox whose record cannot be read: never ready, whatever of it runs.
+/// A sandbox with an unreadable record: never ready, even if it runs.
 pub fn held_pod(held: &HeldPod) -> cri::PodSandbox {
     cri::PodSandbox {
         id: held.id.clone(),
@@ -175,7 +174,7 @@ pub fn held_pod_status(held: &HeldPod) -> cri::PodSandboxStatus {
     as_status(held_pod(held))
 }
 
-/// Clients refuse a container without the name of its image, and without its reference.
+/// Clients reject a container without an image name or reference.
 fn known(text: &str) -> String {
     match text {
         "" => "unknown".to_owned(),
@@ -192,7 +191,7 @@ fn held_image(held: &HeldContainer) -> cri::ImageSpec {
     image
 }
 
-/// A container whose record cannot be read.
+/// A container with an unreadable record.
 pub fn held_container(held: &HeldContainer) -> cri::Container {
     cri::Container {
         id: held.id.clone(),
@@ -224,7 +223,7 @@ fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, S
         .all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// CRI-119: all given conditions hold; no filter lets all through.
+/// CRI-119: all given conditions must match; without a filter everything passes.
 pub fn pod_passes(filter: Option<&cri::PodSandboxFilter>, record: &PodRecord) -> bool {
     passes_pod(filter, &record.id, pod_state(record), &record.config.labels)
 }

@@ -1,4 +1,4 @@
-//! The service `cairn.v1`: what our own commands ask of a running daemon.
+//! The service `cairn.v1`: requests of our own commands to a running daemon.
 
 use std::{path::PathBuf, pin::pin, sync::Arc};
 
@@ -62,7 +62,7 @@ impl Cairn for CairnService {
         tokio::spawn(async move {
             let result = import(&images, &name, parts, &answers).await;
             if let Err(error) = result {
-                // The client may be gone; nothing of the import is left then either.
+                // The client may have left; nothing of the import is left then either.
                 let _ = answers.send(Err(error.into())).await;
             }
         });
@@ -98,7 +98,7 @@ impl Cairn for CairnService {
         tokio::spawn(async move {
             let mut found = wanted.is_empty();
             while let Some(event) = events.recv().await {
-                // Losses are told to everybody.
+                // Every client gets reports of lost events.
                 found |= !matches!(event.what, What::Lost { .. });
                 let json = serde_json::to_string(&*event);
                 let line = json
@@ -141,7 +141,7 @@ impl Cairn for CairnService {
     async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
         let RemoveRequest { id, force } = request.into_inner();
         let pods = Arc::clone(&self.pods);
-        // Detached: a client that goes away does not leave half a removal.
+        // Detached: a client that leaves does not cause half a removal.
         let removed = tokio::spawn(async move { remove_by_id::run(&pods, &id, force).await }).await;
         let (id, skipped) = removed.step("remove")??;
         answer(RemoveResponse { id, skipped })
@@ -176,7 +176,7 @@ impl Cairn for CairnService {
     ) -> Answer<CollectNetworksResponse> {
         let look = request.into_inner().dry_run;
         let pods = Arc::clone(&self.pods);
-        // Detached: a client that goes away does not leave half of it.
+        // Detached: a client that leaves does not cause half a collection.
         let collected = tokio::spawn(async move { networks::collect(&pods, look).await }).await;
         let collected = collected.step("collect networks")?;
         answer(CollectNetworksResponse { collected })
@@ -184,7 +184,7 @@ impl Cairn for CairnService {
 
     async fn directories(&self, _: Request<DirectoriesRequest>) -> Answer<DirectoriesResponse> {
         let Dirs { root, state } = self.pods.node.dirs.clone();
-        // A disk that hangs must not hold up a thread that serves.
+        // A hanging disk must not block a serving thread.
         let look = move || vec![directory("root", root), directory("state", state)];
         let directories = tokio::task::spawn_blocking(look).await;
         let directories = directories.step("look at the directories")?;
@@ -297,7 +297,7 @@ async fn import(
     let feed = async move {
         while let Some(part) = parts.next().await {
             let part = part.map_err(|status| Error::failed(status.message()))?;
-            // An importer that takes no more has failed, and says why.
+            // An importer that accepts no more has failed, and reports why.
             if let Some(Part::Data(bytes)) = part.part
                 && sink.write_all(&bytes).await.is_err()
             {
@@ -316,7 +316,7 @@ async fn import(
                 fed?;
                 importing.await
             }
-            // It has failed: nobody waits for the rest of the archive.
+            // It has failed: nothing reads the rest of the archive.
             imported = &mut importing => imported,
         };
         imported.map_err(|error| Error::invalid(format!("import: {error}")))

@@ -1,7 +1,7 @@
-//! Counts of gRPC calls, of CRI and of `cairn.v1`: by method and code, and how long each took.
+//! Counts and durations of gRPC calls, of CRI and of `cairn.v1`, by method and code.
 //!
-//! Stands outside of the deadlines, so that a call which they end is counted by the code that its caller gets. One whose
-//! caller goes away is `Cancelled`. A stream counts when it begins, by the time until then.
+//! Outside of the deadlines, so that overdue calls count with their caller's code. A call whose
+//! caller leaves is `Cancelled`. A stream counts when it begins, with the time until then.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -11,7 +11,7 @@ use tonic::{Code, codegen::http::HeaderMap};
 
 /// Upper bounds of the histogram, in seconds.
 const BUCKETS: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 10.0, 60.0];
-/// Three services have half as many; what comes beyond is a client's invention.
+/// Three services have half as many; clients invent any others.
 const METHODS: usize = 128;
 
 /// Service and method: `RuntimeService`, `RunPodSandbox`.
@@ -30,7 +30,7 @@ struct Method {
 pub struct Calls(Arc<Mutex<BTreeMap<Key, Method>>>);
 
 impl Calls {
-    /// A call begins; what is returned counts it when it is dropped.
+    /// Begins a call; dropping the result counts it.
     pub fn begin(&self, path: &str) -> UnderWay {
         UnderWay {
             calls: self.clone(),
@@ -54,7 +54,7 @@ impl Calls {
         method.seconds += seconds;
     }
 
-    /// As Prometheus text.
+    /// Returns Prometheus text.
     pub fn render(&self) -> String {
         let all = self.0.lock();
         let mut text = String::from("# TYPE cairn_grpc_calls_total counter\n");
@@ -83,7 +83,7 @@ impl Calls {
     }
 }
 
-/// `/runtime.v1.RuntimeService/RunPodSandbox`; none of a path that is no call's.
+/// `/runtime.v1.RuntimeService/RunPodSandbox`; `None` for other paths.
 fn key(path: &str) -> Option<Key> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
     let service = service.rsplit('.').next()?;
@@ -94,7 +94,7 @@ fn key(path: &str) -> Option<Key> {
     (is_name(service) && is_name(method)).then(|| (service.to_owned(), method.to_owned()))
 }
 
-/// A call under way; one that is dropped before its answer was cancelled.
+/// A running call; it counts as cancelled if dropped before its answer.
 pub struct UnderWay {
     calls: Calls,
     key: Option<Key>,
@@ -103,7 +103,7 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// A refusal has its code among the headers; what has none has begun well.
+    /// Errors have their code among the headers; without a code the call has begun well.
     pub fn answered(&mut self, headers: &HeaderMap) {
         let code = headers.get("grpc-status");
         self.code = code.map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));

@@ -1,5 +1,5 @@
-//! What every gRPC call goes through: it is counted (`calls.rs`), traced if it is CRI's (`traced.rs`), and ended by its
-//! caller's deadline (`cri/deadline.rs`), which is the innermost: what it ends is counted and traced as the caller sees it.
+//! Layers around every gRPC call: count (`calls.rs`), trace of CRI calls (`traced.rs`), deadline
+//! (`cri/deadline.rs`). The deadline is innermost: counts and traces match the caller's view.
 
 use std::{
     convert::Infallible,
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct EveryCall {
     pub calls: Calls,
-    /// None where nothing is traced.
+    /// `None` without tracing.
     pub recorder: Option<Recorder>,
 }
 

@@ -1,4 +1,4 @@
-//! What the parts of the daemon are opened with, out of the configuration.
+//! Translates the configuration into the settings of the daemon's parts.
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -15,19 +15,19 @@ use crate::{
     trace::{self, EventLog},
 };
 
-/// How long a pod waits while no network is configured.
+/// Time that a pod waits for a network configuration.
 const CNI_READY: Duration = Duration::from_secs(10);
-/// Longest a CNI ADD may take (CRI-518).
+/// Time limit for a CNI ADD (CRI-518).
 const CNI_ADD: Duration = Duration::from_secs(60);
-/// CNI operations at a time, over all pods (CRI-518).
+/// Concurrent CNI operations over all pods (CRI-518).
 const CNI_PARALLEL: usize = 16;
-/// How long CNI programs that were ready may fail before the node is told not to be (CRI-503).
+/// Time that ready CNI programs may fail before the node is reported not ready (CRI-503).
 const CNI_GRACE: Duration = Duration::from_secs(10);
 
-/// What the operator decided about containers, by runtime handler.
+/// The operator's policies for containers, by runtime handler.
 ///
 /// # Errors
-/// None for a configuration that was checked.
+/// None for a checked configuration.
 pub(super) fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
     let own = |container: &config::Container| policy(config, container, cgroups).map(Arc::new);
     let handlers = config.handlers.iter();
@@ -65,7 +65,7 @@ fn policy(
     })
 }
 
-/// What of this host keeps containers from what they may ask for.
+/// Logs restrictions of this host for containers.
 pub(super) fn warn_of(host: &HostFacts) {
     if let Some(selinux) = &host.selinux
         && let Err(why) = &selinux.contexts
@@ -83,7 +83,7 @@ pub(super) fn warn_of(host: &HostFacts) {
     }
 }
 
-/// The hierarchies, and systemd where the driver is systemd.
+/// Opens the hierarchies, and systemd if it is the driver.
 pub(super) async fn open_cgroups(config: &Config, launcher: &Launcher) -> Result<cgroup::Host> {
     let host = cgroup::Host::detect().step("cgroups")?;
     let only_v2 = host.mode() == cgroup::Mode::V2;

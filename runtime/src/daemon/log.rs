@@ -1,6 +1,6 @@
-//! The daemon's log: lines wait in a bounded queue, and one thread writes them. A reader that does not read (a journal that has
-//! stopped, a full pipe) blocks that thread and nobody else: a line that finds the queue full is dropped and counted, and the
-//! count is logged once the reader is back.
+//! The daemon's log: lines wait in a bounded queue, and one thread writes them. A reader that does
+//! not read (a stopped journal, a full pipe) blocks only that thread: a line that finds the queue
+//! full is dropped and counted, and the count is logged when the reader is back.
 
 use std::{
     io::{self, Write},
@@ -12,11 +12,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::one_line::{escaped, is_hidden};
 
-/// Bytes that wait; as many may be on their way to the reader.
+/// Limit of waiting bytes; as many may be in the write to the reader.
 const QUEUE: usize = 1 << 20;
-/// What the report of dropped lines takes at most, and little beside it.
+/// Room for the report of dropped lines and a little more.
 const REPORT: usize = 1024;
-/// How long the end of the daemon waits for the reader.
+/// Time limit for the reader at the end of the daemon.
 const DRAIN: Duration = Duration::from_secs(2);
 const STACK: usize = 256 << 10;
 
@@ -24,7 +24,7 @@ const STACK: usize = 256 << 10;
 #[derive(Clone)]
 pub struct Log {
     shared: Arc<Shared>,
-    /// The lines have colours of ours.
+    /// Whether the lines have our own colors.
     colored: bool,
 }
 
@@ -38,23 +38,23 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
-    /// Some are on their way to the reader.
+    /// A write to the reader is running.
     writing: bool,
     dropped: u64,
 }
 
 impl Log {
-    /// Starts the thread; it ends with the program.
+    /// Starts the thread, which ends with the program.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The thread cannot be started.
     pub fn start(to: impl Write + Send + 'static, colored: bool) -> io::Result<Self> {
         Self::reporting(to, colored, |dropped, _| {
             tracing::error!("{dropped} lines of this log were dropped: nobody read it");
         })
     }
 
-    /// `report` logs how many lines were dropped.
+    /// `report` logs the number of dropped lines.
     fn reporting(
         to: impl Write + Send + 'static,
         colored: bool,
@@ -73,7 +73,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Waits until all lines are written, but not for long.
+    /// Waits up to [`DRAIN`] until all lines are written.
     pub fn drain(&self) {
         let deadline = Instant::now() + DRAIN;
         let mut queue = self.shared.queue.lock();
@@ -87,11 +87,11 @@ impl Log {
 }
 
 impl Write for Log {
-    /// Takes the line, or drops it.
+    /// Queues the line, or drops it.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(bytes);
         let line = line.strip_suffix('\n').unwrap_or(&line);
-        // Where there are colours, the subscriber has written out those in values.
+        // With colors, the subscriber has escaped those in values.
         let color = |c| self.colored && c == '\x1b';
         let line = escaped(line, |c| is_hidden(c) && !color(c));
         let mut queue = self.shared.queue.lock();
@@ -113,7 +113,7 @@ impl Write for Log {
 fn run(shared: &Shared, mut to: impl Write, mut report: impl FnMut(u64)) {
     let mut queue = shared.queue.lock();
     loop {
-        // Only where the report fits: it would be dropped, and the number with it. A full queue is written first.
+        // Only if the report fits; else the count would be lost. A full queue is written first.
         if queue.dropped > 0 && queue.lines.len() + REPORT < QUEUE {
             let dropped = std::mem::take(&mut queue.dropped);
             drop(queue);
@@ -130,7 +130,7 @@ fn run(shared: &Shared, mut to: impl Write, mut report: impl FnMut(u64)) {
         queue.writing = true;
         let lines = std::mem::take(&mut queue.lines);
         drop(queue);
-        // A reader that has gone is no reason to end.
+        // The daemon continues without a reader.
         let _ = to.write_all(&lines);
         queue = shared.queue.lock();
     }
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a piece when the test does.
+    /// Writes a piece when the test takes one.
     struct Slow(SyncSender<Vec<u8>>);
 
     impl Write for Slow {

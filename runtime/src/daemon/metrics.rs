@@ -1,6 +1,6 @@
-//! Prometheus text on a loopback port, where the configuration asks for it: `GET /metrics`.
+//! Prometheus text on a loopback port, if configured: `GET /metrics`.
 //!
-//! Bounded: so many connections at a time (`accept.rs`), each for so long.
+//! Connections are bounded in number (`accept.rs`) and in time.
 
 use std::{convert::Infallible, fmt::Write as _, sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     pod::pods::Pods,
 };
 
-/// A connection is closed after so long, whatever it does.
+/// A connection is closed after this time in any case.
 const LIFETIME: Duration = Duration::from_secs(30);
 
-/// What is told of. All of it is read from memory.
+/// The sources of the metrics, all in memory.
 pub struct Sources {
     pub calls: Calls,
     pub pods: Arc<Pods>,
@@ -53,7 +53,7 @@ impl Sources {
         text
     }
 
-    /// Pods and containers by state, as the lists of CRI have them, and those that are held.
+    /// Pods and containers by state, as in the lists of CRI, and held ones.
     fn objects(&self, text: &mut String) {
         use cri::{ContainerState, PodSandboxState};
         let pods = self.pods.registry.pods();
@@ -111,7 +111,7 @@ pub async fn serve(listener: TcpListener, sources: Sources) -> Infallible {
                 .header_read_timeout(time_for_head(peer))
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // A scraper that is slow or gone is its own trouble.
+            // A slow or absent scraper needs no report.
             let _ = timeout(LIFETIME, connection).await;
         }
     };

@@ -1,4 +1,4 @@
-//! The daemon: opened, served, drained. `serve.rs` is where to begin.
+//! The daemon: opened, served, drained. Start with `serve.rs`.
 
 pub mod cairn_service;
 mod calls;

@@ -1,4 +1,4 @@
-//! The networks of pods, for `cairn network`: what is recorded, and what is of no pod.
+//! The networks of pods, for `cairn network`: recorded ones, and those without a pod.
 
 use std::collections::HashSet;
 
@@ -12,10 +12,10 @@ use crate::pod::{
     registry::Registry,
 };
 
-/// By the pods' names; those on the node's network too.
+/// Sorted by the pods' names; includes pods on the node's network.
 ///
 /// # Errors
-/// None but that the daemon is ending.
+/// Only that the daemon is shutting down.
 pub(super) async fn list(cx: &Pods) -> Result<Vec<PodNetwork>> {
     let attached = cx.node.network.list().await.step("list networks")?;
     let mut listed: Vec<_> = attached
@@ -37,13 +37,13 @@ pub(super) async fn list(cx: &Pods) -> Result<Vec<PodNetwork>> {
     Ok(listed)
 }
 
-/// What is of no pod, and, unless it is only to `look`, whether it is gone now.
+/// Networks without a pod, and, except with `look`, whether they were removed now.
 pub(super) async fn collect(cx: &Pods, look: bool) -> Vec<CollectedNetwork> {
     let left = cx.node.network.collect(|| owners(&cx.registry), look).await;
     left.into_iter().map(collected).collect()
 }
 
-/// Ids of pods that may have a network: also those that are being made, and those whose records cannot be read.
+/// Ids of pods that may have a network, including unfinished and unreadable ones.
 fn owners(registry: &Registry) -> HashSet<String> {
     let held = registry.held();
     let of_held = held.containers.values().filter_map(|one| one.pod.clone());
@@ -73,7 +73,7 @@ fn describe(registry: &Registry, attached: Attached) -> PodNetwork {
     }
 }
 
-/// `namespace/name`, where somebody knows it.
+/// `namespace/name`, if known.
 fn name(registry: &Registry, id: &str) -> String {
     let held = registry.held();
     let metadata = match registry.any(id) {

@@ -1,4 +1,4 @@
-//! Everything that the daemon has, opened once: the machine and, for the steps of pods, their context.
+//! Opens the resources of the daemon once: the machine and the context of the pods' steps.
 
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -27,10 +27,10 @@ use crate::{
     store::{self, Store, Unsynced},
 };
 
-/// Opens everything; the directories are locked by the caller.
+/// Opens everything; the caller has locked the directories.
 ///
 /// # Errors
-/// The first thing that cannot be opened.
+/// The first resource that cannot be opened.
 pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
     let dirs = make_dirs(&config)?;
     let (root, state) = (&dirs.root, &dirs.state);
@@ -42,7 +42,7 @@ pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
     let lookups = Lookups::new(program.clone(), config.path_timeout);
     let options = image_options(&config, &program, &lookups)?;
     let images = Images::open(&root.join("images"), options).step("images")?;
-    // A third of the start, so beside the rest of it; in a directory that opening the images empties, so not before.
+    // A third of the start: runs beside the rest, but after images emptied its directory.
     let inspection = inspect(&config, &program, &lookups);
     let launcher = Launcher::new(LauncherConfig {
         run_dir: state.join("monitor"),
@@ -103,7 +103,7 @@ pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
 /// Makes the directories of pods and containers below `root` and `state`.
 ///
 /// # Errors
-/// The first that cannot be made.
+/// The first directory that cannot be made.
 pub(super) fn make_dirs(config: &Config) -> Result<Dirs> {
     let (root, state) = (&config.root, &config.state);
     store::make_passage(state)?;
@@ -117,7 +117,7 @@ pub(super) fn make_dirs(config: &Config) -> Result<Dirs> {
     ] {
         store::make_passage(&state.join(dir))?;
     }
-    // Programs of images, with their setuid bits, are for containers only, and records for us.
+    // Users of the host must not reach the images' setuid programs, nor our records.
     for dir in ["images", "network", "roots", "trace", "volumes"] {
         store::make_private(&root.join(dir), None)?;
     }
@@ -127,7 +127,7 @@ pub(super) fn make_dirs(config: &Config) -> Result<Dirs> {
     })
 }
 
-/// Finds out, in a task of its own, what this host offers.
+/// Inspects the features of this host, in its own task.
 fn inspect(config: &Config, program: &Path, lookups: &Lookups) -> JoinHandle<Report> {
     let (config, program, lookups) = (config.clone(), program.to_owned(), lookups.clone());
     tokio::spawn(async move {

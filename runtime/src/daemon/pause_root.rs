@@ -13,14 +13,14 @@ use crate::{
     store,
 };
 
-/// The static monitor program doubles as the pause program: it is all that the root holds.
+/// The static monitor program is also the pause program, and the only file of the root.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
 )]
 pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
-    // libcontainer mounts over these, as the root of a user namespace in some pods.
+    // Mount points for libcontainer, which may be root of a user namespace.
     for dir in [
         root.clone(),
         root.join("proc"),
@@ -42,19 +42,19 @@ pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
             "{from} is dynamically linked, so it cannot run in a pod's own root: build it by hack/build"
         )));
     }
-    // A full tmpfs has no room for it a second time.
+    // A full tmpfs has no room for a second copy.
     if !fs::read(&to).is_ok_and(|there| there == program) {
         fs::copy(&from, &tmp)
             .and_then(|_| fs::rename(&tmp, &to))
             .step("pause root")?;
     }
-    // The kernel makes a process undumpable, from its execve on, whose program it may not read.
+    // If a process may not read its program, the kernel makes it undumpable from its execve on.
     fs::set_permissions(&to, fs::Permissions::from_mode(0o111)).step("pause root")?;
     Ok(root)
 }
 
-/// All pods read it: its label has none of their categories. Where it cannot have one, and this is not enforced, pods run
-/// without labels.
+/// Sets a label without categories, since all pods read it. If that fails in permissive mode, pods
+/// run without labels.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -74,7 +74,7 @@ pub(super) fn label(root: &Path, selinux: &mut SelinuxFacts) -> Result<()> {
     }
 }
 
-/// Whether this program, an ELF file of 64 bits as all of ours, wants a dynamic linker.
+/// Whether this program, a 64-bit ELF file like all of ours, needs a dynamic linker.
 fn names_a_linker(program: &[u8]) -> bool {
     const PT_INTERP: usize = 3;
     let number = |at: usize, length: usize| {
@@ -109,7 +109,7 @@ mod tests {
         let mut without = ours;
         without[56..58].copy_from_slice(&0_u16.to_le_bytes());
         assert!(headers > 0 && !names_a_linker(&without));
-        // What is no program is refused by the kernel, with its own words.
+        // The kernel rejects files that are not programs, with its own error.
         assert!(!names_a_linker(b"#!/bin/sh\n"));
         assert!(!names_a_linker(&[0xff; 64]));
     }

@@ -1,5 +1,5 @@
-//! The daemon: lock, bind, open, recover, serve, drain. Nothing is touched before the configuration was checked. The sockets
-//! are bound first, and nothing is accepted before recovery is done (CRI-812).
+//! The daemon: lock, bind, open, recover, serve, drain. A checked configuration comes before any
+//! side effect. The sockets are bound first, but accept nothing before recovery is done (CRI-812).
 
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
     trace::{Action, Subject},
 };
 
-/// How long RPCs under way may take to end when the daemon is told to.
+/// Time limit for running RPCs at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum Error {
     Listen { path: String, cause: io::Error },
     #[error("listen on {path}: another program answers there: end it, or set another `listen`")]
     Taken { path: String },
-    /// Every start would fail so, until the configuration or the host is changed.
+    /// Every start fails until the configuration or the host is changed.
     #[error("{0}")]
     Unusable(String),
     #[error("start the async runtime: {0}")]
@@ -60,7 +60,7 @@ pub enum Error {
 /// Serves until `shutdown` is ready, then drains.
 ///
 /// # Errors
-/// One line for a person; nothing is served then.
+/// One line for the user; nothing is served then.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     preflight::required().map_err(Error::Unusable)?;
     replace::keep_a_descriptor();
@@ -200,7 +200,7 @@ async fn run(
     }
 }
 
-/// A dead socket is replaced, a living one never.
+/// Replaces a dead socket, never a live one.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -222,7 +222,7 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(path).map_err(listen)?;
-    // root and its group only (CRI-010).
+    // Only for root and its group (CRI-010).
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(listen)?;
     Ok(listener)
 }
@@ -234,7 +234,7 @@ fn remove_socket(path: &Path) {
     }
 }
 
-/// Tells systemd, where it asked for it.
+/// Notifies systemd, if it asked for it.
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(%error, "cannot notify the service manager");

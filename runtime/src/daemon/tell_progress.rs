@@ -1,4 +1,4 @@
-//! How far long work is, to a client that reads a stream.
+//! The progress of long work, for a client that reads a stream.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tonic::Status;
 
 use crate::image::Progress;
 
-/// Between two words.
+/// Interval of reports.
 const TELL: Duration = Duration::from_secs(1);
 
-/// A word a second while there is something new to tell: `word` makes it of what is done and what there is to do.
-/// Ends when the client is gone. A courtesy: a slow reader misses some, and the work does not wait.
+/// Sends a report per second while progress changes: `word` makes it from the done and the total
+/// work. Ends when the client leaves. A slow reader misses reports, and the work does not wait.
 pub(super) async fn tell_progress<T>(
     progress: &Progress,
     answers: &mpsc::Sender<Result<T, Status>>,

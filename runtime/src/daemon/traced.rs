@@ -1,10 +1,10 @@
-//! A span per CRI call, below the caller's; by the names of OpenTelemetry's conventions for gRPC.
+//! A span per CRI call, below the caller's, with the names of OpenTelemetry's gRPC conventions.
 
 use tonic::codegen::http::{HeaderMap, Request, Response};
 
 use crate::spans::{Open, Recorder, Value};
 
-/// Of CRI; our own commands are not traced.
+/// The prefix of CRI; our own commands are not traced.
 const TRACED: &str = "/runtime.v1.";
 
 /// The span of a call, if it is traced.
@@ -23,7 +23,7 @@ pub(super) fn begin<B>(recorder: &Recorder, request: &Request<B>) -> Option<Open
     Some(span)
 }
 
-/// The call, in its span.
+/// Runs the call in its span.
 pub(super) async fn during<B, E>(
     span: Open,
     call: impl Future<Output = Result<Response<B>, E>>,
@@ -33,18 +33,18 @@ pub(super) async fn during<B, E>(
     Ok(answer)
 }
 
-/// A refusal has its code among the headers; what has none has begun well.
+/// Errors have their code among the headers; without a code the call has begun well.
 fn finish(mut span: Open, headers: &HeaderMap) {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let code: i64 = text("grpc-status").map_or(0, |code| code.parse().unwrap_or(2));
     span.say("rpc.grpc.status_code", Value::Number(code));
-    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault; the rest is the
-    // caller's.
+    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS are the server's
+    // fault, others the caller's.
     let is_ours = matches!(code, 2 | 4 | 12 | 13 | 14 | 15);
     span.end(is_ours.then(|| message(text("grpc-message").unwrap_or_default())));
 }
 
-/// As gRPC writes it: percent-encoded.
+/// Decodes gRPC's percent-encoded message.
 fn message(encoded: &str) -> String {
     let bytes = percent_encoding::percent_decode_str(encoded);
     bytes.decode_utf8_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! `cairn image verify`, the daemon's side: one blocking thread reads, the client's stream is told.
+//! `cairn image verify` in the daemon: one blocking thread reads, and reports to the client.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,7 +23,7 @@ const ANSWERS: usize = 16;
 
 type Answer = std::result::Result<VerifyImagesResponse, Status>;
 
-/// Begins to verify these images, or all; ends when nobody takes the answers any more.
+/// Starts to verify these images, or all; ends when the client stops reading.
 pub(super) fn start(
     images: Images,
     registry: Arc<Registry>,
@@ -80,7 +80,7 @@ fn run(
         let step = Some(Told::Image(image));
         let _client_is_gone = answers.blocking_send(Ok(VerifyImagesResponse { step }));
     };
-    // Set aside when all is known: that one image is may make others go.
+    // Set aside after all checks, because the removal of one image may affect others.
     let mut damaged = Vec::new();
     let verified = images.verify(
         ids,
@@ -95,7 +95,7 @@ fn run(
         let _client_is_gone = answers.blocking_send(Err(error.into()));
         return;
     }
-    // Who has left does not want it any more.
+    // The client has left.
     if answers.is_closed() {
         return;
     }
@@ -143,7 +143,7 @@ fn message(found: &Verified) -> VerifiedImage {
     }
 }
 
-/// Why a layer stays, and what to do.
+/// The reason that a layer stays, and what to do.
 fn refusal(registry: &Registry, layer: &Digest, in_the_way: &InTheWay) -> String {
     match in_the_way {
         InTheWay::Users(ids) => {

@@ -1,4 +1,4 @@
-//! What is explained, in the form of `cairn explain --output json`.
+//! An explanation, in the form of `cairn explain --output json`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,13 +10,13 @@ pub(super) const SCHEMA: u32 = 1;
 pub struct Explanation {
     pub schema: u32,
     pub container: About,
-    /// Whoever was asked at CreateContainer, in order; validators last.
+    /// All plugins asked at CreateContainer, in order; validators last.
     pub plugins: Vec<Said>,
-    /// Why there is no such container: a veto, a conflict, a validator.
+    /// The reason of a rejected creation: a veto, a conflict, a validator.
     pub refused: Option<String>,
-    /// The OCI spec as CRI asks for it; absent where no plugin changed it, or the creation was refused.
+    /// The OCI spec from CRI; absent if no plugin changed it, or the creation was rejected.
     pub base: Option<Value>,
-    /// The OCI spec as the container is made from it, with later updates of its resources.
+    /// The OCI spec that the container is made from, with later updates of its resources.
     pub spec: Option<Value>,
 }
 
@@ -27,12 +27,12 @@ pub struct About {
     pub pod: String,
     /// `namespace/name`.
     pub pod_name: String,
-    /// `created`, `running`, `exited`, `unknown`; `refused` where there is none.
+    /// `created`, `running`, `exited`, `unknown`; `refused` without a container.
     pub state: String,
     pub image: String,
 }
 
-/// What came of one plugin.
+/// The answer of one plugin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Said {
     /// `NN-name`.
@@ -42,23 +42,23 @@ pub struct Said {
     /// As in the event log: `answered`, `refused`, `timed_out`, ...
     pub outcome: String,
     pub reason: Option<String>,
-    /// Absent where the event log does not reach back so far.
+    /// Absent if the event log does not reach back to it.
     pub took_ns: Option<u64>,
     pub changes: Vec<Change>,
-    /// Of other containers.
+    /// Updates of other containers.
     pub updates: u32,
     pub evictions: u32,
 }
 
-/// One thing that a plugin set, or took away.
+/// One field that a plugin set or removed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub deed: Deed,
     /// Its path in an adjustment, such as `mounts`.
     pub field: String,
-    /// Of fields that have keys: the destination of a mount, the name of a variable.
+    /// For fields with keys: the destination of a mount, the name of a variable.
     pub key: Option<String>,
-    /// Absent for what was removed, and for environment variables.
+    /// Absent for removed fields, and for environment variables.
     pub value: Option<Value>,
 }
 
@@ -67,8 +67,8 @@ pub struct Change {
 pub enum Deed {
     Set,
     Removed,
-    /// Beside other plugins: hooks.
+    /// Beside other plugins' entries: hooks.
     Added,
-    /// Set, and overridden by a plugin behind it.
+    /// Set, and overridden by a later plugin.
     Overridden,
 }

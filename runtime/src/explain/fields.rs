@@ -1,4 +1,4 @@
-//! Pure: what a plugin changed, field by field.
+//! Pure: a plugin's changes, field by field.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::explanation::{Change, Deed};
 
-/// What this plugin changed: its entries in the table of owners, with values from the merged adjustment.
+/// A plugin's entries in the table of owners, with values from the merged adjustment.
 pub(super) fn changes(
     owners: &FieldOwners,
     adjustment: &ContainerAdjustment,
@@ -73,7 +73,7 @@ fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) ->
     }
 }
 
-/// The value of a field; wrapped numbers and texts without their wrapper. `None` for variables: their values are secrets.
+/// The unwrapped value of a field. `None` for variables: their values are secrets.
 fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
     if field == Field::Env {
         return None;
@@ -93,12 +93,12 @@ fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
     }
 }
 
-/// What the event log names as set, such as `env["DEMO"]`: the field, its key, and no value.
+/// Parses a field of the event log, such as `env["DEMO"]`: the field and its key, no value.
 pub(super) fn named(changed: &str) -> Change {
     let (field, key) = match changed.strip_suffix(']').and_then(|c| c.split_once('[')) {
         Some((field, key)) => match serde_json::from_str(key) {
             Ok(key) => (field, Some(key)),
-            // A key that JSON cannot have.
+            // Not a JSON string.
             Err(_) => (changed, None),
         },
         None => (changed, None),
@@ -111,7 +111,7 @@ pub(super) fn named(changed: &str) -> Change {
     }
 }
 
-/// Sets without an order, in one: capabilities.
+/// Sorts sets without an order: capabilities.
 pub(super) fn order(spec: &mut Value) {
     let sets = spec.pointer_mut("/process/capabilities");
     for set in sets.and_then(Value::as_object_mut).into_iter().flatten() {
@@ -121,8 +121,8 @@ pub(super) fn order(spec: &mut Value) {
     }
 }
 
-/// Puts the mounts of `base` into the order of those of `spec`, so that a line by line comparison shows what was
-/// mounted, and not that what is sorted by its path was sorted anew. Mounts that `spec` has no more stay last.
+/// Sorts the mounts of `base` like those of `spec`, so that a line comparison shows new mounts and
+/// not the sorting by path. Mounts that are only in `base` come last.
 pub(super) fn order_like(base: &mut Value, spec: &Value) {
     let destination = |mount: &Value| mount.get("destination").cloned();
     let order: Vec<_> = spec["mounts"]
@@ -142,7 +142,7 @@ pub(super) fn order_like(base: &mut Value, spec: &Value) {
     }
 }
 
-/// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
+/// Hides the values of environment variables in a spec or a hook: `NAME=value` becomes `NAME=…`.
 pub(super) fn hide_variables(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(hide_variables),
@@ -170,7 +170,7 @@ fn hide(variables: &mut Value) {
 mod tests {
     use super::*;
 
-    /// An adjustment with every field, and the table that says who set it.
+    /// An adjustment with every field, and the table of its owners.
     fn everything() -> (FieldOwners, ContainerAdjustment) {
         let adjustment = serde_json::json!({
             "annotations": {"k": "v"},

@@ -1,4 +1,4 @@
-//! The daemon's side: a container's specs and what the event log has of its creation.
+//! The daemon's side: a container's specs, and the event log of its creation.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use crate::{
     trace::{Event, EventLog, Filter, What},
 };
 
-/// Hooks at which a container takes its form.
+/// Hooks that shape a container.
 const HOOKS: [&str; 2] = ["CreateContainer", "ValidateContainerAdjustment"];
 
-/// Explains the container that `wanted` names: an id, the beginning of one, `name`, `pod/name` or
-/// `namespace/pod/name`. One whose creation was refused is found as long as the event log has it.
+/// Explains the container with this id, prefix of an id, `name`, `pod/name` or
+/// `namespace/pod/name`. A rejected creation is found as long as the event log contains it.
 ///
 /// # Errors
-/// Nothing is called so, or several containers are; or the specs cannot be read.
+/// No container or several containers have this name, or the specs cannot be read.
 pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
     let log = &pods.notices.log;
     if wanted.is_empty() {
@@ -137,8 +137,8 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
     }
 }
 
-/// Of the last try to create a container of this name that failed: a plugin, a validator, or what cannot be made of
-/// their answers.
+/// The last failed attempt to create a container of this name, by a plugin, a validator, or an
+/// invalid result of their answers.
 fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
     let names = |event: &Event| {
         let subject = &event.subject;
@@ -153,7 +153,7 @@ fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
     let subject = &last.subject;
     let same = |event: &&Arc<Event>| event.subject.container == subject.container;
     let events: Vec<_> = events.iter().filter(same).cloned().collect();
-    // What plugins said is shorter than the call's error, which has it in it.
+    // A plugin's reason is shorter than the call's error, which contains it.
     let why = events
         .iter()
         .find_map(|event| aborted(event))
@@ -175,7 +175,7 @@ fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
     })
 }
 
-/// Why the hook let no container pass.
+/// The reason that the hook rejected the container.
 fn aborted(event: &Event) -> Option<&str> {
     match &event.what {
         What::Passed { hook, aborted, .. } if hook == HOOKS[0] => aborted.as_deref(),
@@ -183,7 +183,7 @@ fn aborted(event: &Event) -> Option<&str> {
     }
 }
 
-/// Why the call made none.
+/// The reason that the call failed.
 fn failed(event: &Event) -> Option<&str> {
     match &event.what {
         What::CallEnded { error, .. } if event.subject.call == HOOKS[0] => error.as_deref(),
@@ -191,7 +191,7 @@ fn failed(event: &Event) -> Option<&str> {
     }
 }
 
-/// What each plugin answered, as far as the log reaches back.
+/// The answer of each plugin, as far back as the log goes.
 fn said(events: &[Arc<Event>]) -> Vec<Said> {
     let answers = events.iter().filter_map(|event| match &event.what {
         What::Plugin {
@@ -224,14 +224,14 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
         }
         _ => None,
     });
-    // One that is not subscribed was not asked.
+    // Plugins without a subscription were not asked.
     answers
         .filter(|said| said.outcome != "not_subscribed")
         .collect()
 }
 
-/// With what the table of owners says; plugins that the log no longer has come last. What the log says that one set, and
-/// the table no longer, another has overridden.
+/// Adds the changes of the table of owners; plugins that are no longer in the log come last. If the
+/// log has a field that the table lacks, another plugin has overridden it.
 fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said> {
     for change in said.iter_mut().flat_map(|said| &mut said.changes) {
         change.deed = Deed::Overridden;
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(found.plugins[1].reason.as_deref(), Some("no"));
         }
         assert_eq!(refused(&events, "other"), None);
-        // What plugins agreed on cannot be made: the call says why.
+        // The merged answers cannot be applied: the call has the reason.
         let mut failed = (*event(
             "c3",
             What::CallEnded {

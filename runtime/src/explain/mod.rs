@@ -1,11 +1,11 @@
-//! `cairn explain CONTAINER`: what CRI asked for, what each plugin made of it, and what came out.
+//! `cairn explain CONTAINER`: the request of CRI, the changes of each plugin, and the result.
 //!
 //! ```text
 //!   specs/<id>.json ─┐
-//!                    ├─► gather ──► Explanation ──JSON──► cairn explain: text, or the JSON as it is
+//!                    ├─► gather ──► Explanation ──JSON──► cairn explain: text, or the same JSON
 //!   event log ───────┘   (daemon)
 //! ```
-//! Values of environment variables are left out when it is gathered: they are secrets (CONTRACT.md, G-28).
+//! Values of environment variables are secrets and are left out here (CONTRACT.md, G-28).
 
 mod explanation;
 mod fields;

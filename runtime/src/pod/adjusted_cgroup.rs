@@ -1,6 +1,6 @@
-//! A container whose cgroup a plugin put elsewhere (NRI-700, "cgroups path").
+//! A container whose plugin chose its cgroup (NRI-700, "cgroups path").
 //!
-//! The place must be free: limits, signals and the removal at the end go to all that is in a container's cgroup.
+//! The path must be free: limits, signals and removal apply to the entire cgroup.
 
 use super::{
     error::{Error, Result},
@@ -17,10 +17,10 @@ use crate::{
 
 const FIELD: &str = "adjust.linux.cgroups_path";
 
-/// Puts the container where its adjustment asks for, if it does; the record has it then.
+/// Sets the container's cgroup from its adjustment, if it has one, and writes the record.
 ///
 /// # Errors
-/// Names the field: it is no path of a cgroup, or something is there already. Or the record cannot be written.
+/// Names the field: the path is invalid or in use. Or the record cannot be written.
 pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()> {
     let linux = specs.adjustment.linux.as_ref();
     let asked = linux.map_or("", |linux| linux.cgroups_path.as_str());
@@ -32,7 +32,7 @@ pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()
         Error::from(setters::named(error, &specs.owners, &container.id))
     };
     let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
-    // Two that ask for one place at once would both find it free.
+    // Two requests for the same path would both find it free.
     let _placing = cx.placing.lock().await;
     if is_taken(cx, &container.id, &path) {
         return Err(refused(format!(
@@ -44,7 +44,7 @@ pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()
     Ok(())
 }
 
-/// Somebody has it, or will have it when it starts.
+/// Whether a container has this cgroup, or will have it when it starts.
 #[expect(clippy::disallowed_methods, reason = "cgroups are in memory")]
 fn is_taken(cx: &Pods, id: &str, path: &CgroupPath) -> bool {
     let group = cx.node.cgroups.cgroup(path.clone());
@@ -60,7 +60,7 @@ fn is_taken(cx: &Pods, id: &str, path: &CgroupPath) -> bool {
         })
 }
 
-/// Whether one lies in the other.
+/// Whether one path contains the other.
 fn overlap(one: &str, other: &str) -> bool {
     let inside = |inner: &str, outer: &str| {
         let rest = inner.strip_prefix(outer);

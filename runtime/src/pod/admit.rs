@@ -1,12 +1,12 @@
-//! Admission: what a request meets, given where the pod and the container are and what is
-//! under way. Pure: a table with names, no I/O, no clock.
+//! Admission: decides about a request from the state of its pod and container and the running
+//! steps. Pure: a table with names, no I/O, no clock.
 
 use super::{
     op::Op,
     record::{ContainerPhase, PodPhase},
 };
 
-/// What the driver has under way for the pod as a whole.
+/// The running work of the driver on the pod itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PodWork {
     pub updating: bool,
@@ -14,27 +14,27 @@ pub struct PodWork {
     pub removing: bool,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Run the step now.
     Run,
-    /// Nothing is to be done: it is so already.
+    /// The state is already as requested.
     Done,
-    /// The same is under way: share its result.
+    /// The same operation is running: share its result.
     Join,
-    /// Share the result of the stop under way, with the shorter of both deadlines.
+    /// Share the result of the running stop, with the shorter of both deadlines.
     Shorten,
-    /// Ask again when the step under way has ended.
+    /// Decide again when the running step has ended.
     Wait,
-    /// As `Wait`, and cut the grace period under way to nothing.
+    /// As `Wait`, and end the running grace period at once.
     CutShort,
     /// The container does not exist.
     Absent,
     Deny(Denial),
 }
 
-/// Why a request is denied, with `FAILED_PRECONDITION`.
+/// The reason of a denial with `FAILED_PRECONDITION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     #[error("the sandbox is still being created")]
@@ -63,8 +63,8 @@ pub enum Denial {
 
 use Decision::{Absent, CutShort, Deny, Done, Join, Run, Shorten, Wait};
 
-/// Decides about an operation on a pod. `stopped` is whether a stop of it has completed before; `container` is the phase
-/// of the container that the operation is about, and the step that it has under way.
+/// Decides about an operation on a pod. `stopped`: a stop of the pod has completed before.
+/// `container`: the phase and the running step of the container that the operation is about.
 pub fn decide(
     op: &Op,
     pod: PodPhase,
@@ -86,7 +86,7 @@ pub fn decide(
     }
 }
 
-/// CreateContainer, where its name is free.
+/// CreateContainer with a free name.
 fn create(pod: PodPhase, work: PodWork) -> Decision {
     match pod {
         PodPhase::Creating => Deny(Denial::SandboxCreating),
@@ -97,7 +97,7 @@ fn create(pod: PodPhase, work: PodWork) -> Decision {
     }
 }
 
-/// StopPodSandbox. `stopped` is whether a stop has completed before.
+/// StopPodSandbox. `stopped`: a stop has completed before.
 fn stop_pod(stopped: bool, work: PodWork) -> Decision {
     match work {
         PodWork { stopping: true, .. } => Join,
@@ -107,7 +107,7 @@ fn stop_pod(stopped: bool, work: PodWork) -> Decision {
     }
 }
 
-/// RemovePodSandbox. The end of a pod ends its driver with all steps: none may be under way then.
+/// RemovePodSandbox. No step may be running, because the driver ends with the pod.
 fn remove_pod(work: PodWork) -> Decision {
     match work {
         PodWork { removing: true, .. } => Join,
@@ -174,8 +174,8 @@ fn remove(step: Option<&Op>) -> Decision {
     }
 }
 
-/// An exit overtakes a grace period, an update and a removal, which waits for it; it waits for a start that has not yet
-/// said what became of the process.
+/// An exit waits for a running start, whose outcome is not known yet. It does not wait for a grace
+/// period or an update, nor for a removal, which waits for the exit.
 fn exited(phase: ContainerPhase, step: Option<&Op>) -> Decision {
     match (phase, step) {
         (ContainerPhase::Exited, _) => Done,

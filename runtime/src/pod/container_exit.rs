@@ -1,10 +1,10 @@
-//! A container's process has ended: the one way from the kernel's news to plugins (C-10).
+//! The end of a container's process: the only path from the kernel's event to plugins (C-10).
 //!
 //! ```text
-//!  monitor ─► watch ─► the pod's queue ─► exited:  record ─► event ─► give back ─► send_stop_hook ─► exit_told
+//!  monitor ─► watch ─► queue ─► exited: record ─► event ─► release ─► send_stop_hook ─► exit_told
 //! ```
-//! A removal, a failed start and recovery meet it at `send_stop_hook`: whoever comes first sends the hook, once in a
-//! container's life. A stop waits for `exit_told`. A creation that is undone had no process, and sends the hook itself.
+//! A removal, a failed start and recovery also call `send_stop_hook`: only the first call sends it.
+//! A stop waits for `exit_told`. An undone creation had no process and sends the hook itself.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -28,11 +28,11 @@ use crate::{
     trace::Action,
 };
 
-/// Between two tries to write an exit down.
+/// Between two attempts to write an exit to disk.
 const WRITE_AGAIN: Duration = Duration::from_secs(2);
 
-/// Puts the end of the container's process into the pod's queue. One watcher per container, from
-/// its start, or from recovery, to its end.
+/// Queues the end of the container's process. Each container has one watcher, from its start or
+/// from recovery to its end.
 pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
     let (pod, id) = (Arc::clone(pod), container.id.clone());
     tokio::spawn(async move {
@@ -43,7 +43,7 @@ pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
     });
 }
 
-/// Until what is in memory is on disk, which is full now; not if the container goes before.
+/// Retries until the disk takes the exit. False if the container is removed first.
 pub async fn written_later(pod: &Pod, container: &Container) -> bool {
     loop {
         tokio::time::sleep(WRITE_AGAIN).await;
@@ -57,7 +57,7 @@ pub async fn written_later(pod: &Pod, container: &Container) -> bool {
 }
 
 /// # Errors
-/// When the exit could not be written to disk; it holds in memory all the same.
+/// When the exit could not be written to disk. It is recorded in memory nevertheless.
 pub async fn exited(
     cx: &Arc<Pods>,
     pod: &Arc<Pod>,
@@ -99,7 +99,7 @@ pub async fn exited(
     Ok(())
 }
 
-/// C-10, once in a container's life.
+/// C-10, once per container.
 pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
     if container.cell.get().hooks.stop != Mark::Done {
         stop_container_hook(cx, pod, container).await;
@@ -108,7 +108,7 @@ pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
             .record_fact(|record| record.hooks.stop = Mark::Done)
             .await;
         match told {
-            // The removal that waited for this hook may be done with the record.
+            // The removal that waited for this hook may have deleted the record already.
             Ok(_) | Err(store::Error::Deleted { .. }) => {}
             Err(error) => {
                 tracing::error!(container = %container.id, %error, "the StopContainer hook is not on record");
@@ -118,13 +118,13 @@ pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
     container.set_exit_told();
 }
 
-/// The hook and what its answers bring.
+/// Sends the hook and applies the updates of its answers.
 pub async fn stop_container_hook(cx: &Pods, pod: &Pod, container: &Container) {
     let answer = cx.notices.hooks.stop_container(pod, container).await;
     side_effects::apply(cx, pod, container, &answer.others).await;
 }
 
-/// The exit is on no record, because the disk is full: until it is, the monitor keeps it for the next daemon.
+/// For an exit that a full disk refused. Meanwhile the monitor keeps it for the next daemon.
 fn give_back_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
     let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
@@ -134,7 +134,7 @@ fn give_back_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
     });
 }
 
-/// The monitor died without leaving an exit: what it kept is killed.
+/// The monitor died without an exit file: kills the processes it left.
 async fn lost(node: &Node, container: &Container) -> (Exit, i64) {
     let dir = node.dirs.container(&container.id);
     match node.launcher.cleanup(&dir).await {
@@ -152,8 +152,8 @@ async fn lost(node: &Node, container: &Container) -> (Exit, i64) {
     (exit, clock::now_ns())
 }
 
-/// Monitor, processes, cgroup and directory. What cannot be given back is logged and tried
-/// again when the container is removed.
+/// Releases monitor, processes, cgroup and directory. Failures are logged, and the removal of the
+/// container tries again.
 pub async fn give_back(node: &Node, container: &Container) {
     let dir = node.dirs.container(&container.id);
     let log = |what: &str, error: &dyn std::fmt::Display| {
@@ -164,7 +164,7 @@ pub async fn give_back(node: &Node, container: &Container) {
         None => Err("it was not there".to_owned()),
     };
     container.set_monitor(None);
-    // Where the monitor itself could not clean up, another one does it for it.
+    // If the monitor cannot clean up, another one does.
     if deleted.is_err()
         && let Err(error) = node.launcher.cleanup(&dir).await
     {
@@ -205,14 +205,14 @@ fn judge(exit: &monitor::Exit) -> (Exit, i64) {
     let judged = Exit {
         code: exit.code,
         reason: reason.into(),
-        // Also where it was a child that was killed, which no exit code shows.
+        // Also for a killed child, which no exit code shows.
         message: if exit.oom_killed { OOM } else { "" }.to_owned(),
     };
     (judged, i64::try_from(exit.finished_at).unwrap_or(i64::MAX))
 }
 
-/// Ends what still runs, and the monitor with it; the monitor kills and removes all that it
-/// made before it answers.
+/// Ends the remaining processes and the monitor. The monitor kills and removes everything it made
+/// before it answers.
 async fn delete(monitor: &Monitor) -> std::result::Result<(), MonitorError> {
     if monitor.ending().is_none() {
         monitor.kill(libc::SIGKILL, true).await?;

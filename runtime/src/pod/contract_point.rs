@@ -1,4 +1,4 @@
-//! A pass through a contract point (CONTRACT.md), as the event log and the caller have it.
+//! A dispatch at a contract point (CONTRACT.md), as the event log and the caller see it.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::{
     trace::{EventLog, Subject, What},
 };
 
-/// One pass through a contract point, for the event log. What each plugin answered in it is logged by
-/// [`Plugins`](super::plugins::Plugins), as it comes.
+/// One dispatch at a contract point, for the event log. [`Plugins`](super::plugins::Plugins) logs
+/// each plugin's answer when it arrives.
 pub(super) struct Point<'a> {
     log: &'a EventLog,
     subject: Subject,
@@ -47,12 +47,12 @@ impl<'a> Point<'a> {
         });
     }
 
-    /// A notification: what went wrong is in the plugins' lines.
+    /// A notification: failures are in the plugins' lines.
     pub(super) fn noted(&self, _: &Told) {
         self.passed(None);
     }
 
-    /// A teardown: nothing stops it, and a failure that is to be told is for its end.
+    /// A teardown: failures do not stop it and are reported at its end.
     pub(super) fn told(&self, told: &Told) -> Result<()> {
         self.passed(None);
         match &told.failed {

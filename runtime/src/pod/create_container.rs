@@ -1,5 +1,5 @@
-//! CreateContainer (CRI-124 to CRI-130): image, root, spec, plugins, record. No process: that
-//! is StartContainer's.
+//! CreateContainer (CRI-124 to CRI-130): image, root, spec, plugins, record. StartContainer starts
+//! the process.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -31,15 +31,15 @@ use crate::{
     trace::Action,
 };
 
-/// A step, for messages.
+/// The name of a step, for messages.
 const APPLY: &str = "apply the plugins' adjustment";
-/// A localhost profile longer than this is none (a moby-size profile has 15 kB).
+/// Limit for a localhost profile (a moby-size profile has 15 kB).
 const PROFILE_MAX: u64 = 4 << 20;
 
-/// Puts the checked request into the pod's queue.
+/// Queues the checked request in its pod.
 ///
 /// # Errors
-/// Invalid, naming the field, or the step's own.
+/// Invalid, naming the field, or the error of the step.
 pub async fn create_container(
     pods: &Registry,
     request: cri::CreateContainerRequest,
@@ -52,7 +52,7 @@ pub async fn create_container(
     pod.ask(Op::Create(Arc::new(wanted))).await
 }
 
-/// A container whose creation begins; its record is not on disk yet, and [`run`] completes it.
+/// A container at the start of its creation. [`run`] writes its record.
 pub fn begin(node: &Node, pod: &Pod, request: &CreateContainerRequest) -> Container {
     let record = ContainerRecord {
         id: request.id.clone(),
@@ -67,8 +67,8 @@ pub fn begin(node: &Node, pod: &Pod, request: &CreateContainerRequest) -> Contai
 }
 
 /// # Errors
-/// The step that failed; nothing of the container is left, and plugins that were asked about
-/// it are told that it is gone.
+/// The step that failed. Nothing of the container is left, and the plugins that were asked about it
+/// are notified of its removal.
 pub async fn run(
     cx: &Pods,
     pod: &Pod,
@@ -113,7 +113,7 @@ async fn create(
     let mounted = image_volumes::mount(&node.images, &node.dirs, pod, &request.config).await?;
     let built = build(node, pod, container, request, (&image, &rootfs), &mounted);
     let built = spans::step("build the spec", built);
-    // It may fill VOLUMEs, for minutes.
+    // This may fill VOLUMEs, for minutes.
     let built = container.unless_it_ends(2 * LOOKUP, built).await?;
     for warning in &built.warnings {
         tracing::warn!(container = %container.id, %warning, "spec");
@@ -212,7 +212,7 @@ async fn build(
     node.lookups.run(&pod.id, ending, built).await?
 }
 
-/// Completes the record, and notes that the hook begins.
+/// Completes the record and marks the begin of the hook.
 async fn complete(
     cx: &Pods,
     container: &Container,
@@ -268,7 +268,7 @@ async fn complete(
     Ok(())
 }
 
-/// The CreateContainer hook: other containers' updates, then this one's adjustment.
+/// The CreateContainer hook: applies updates of other containers, then the adjustment of this one.
 async fn adjust(
     cx: &Pods,
     pod: &Pod,
@@ -279,7 +279,7 @@ async fn adjust(
     let (node, hooks) = (&cx.node, &cx.notices.hooks);
     let answer = hooks.create_container(pod, container, &specs).await?;
     side_effects::apply(cx, pod, container, &answer.others).await;
-    // With it goes the turn.
+    // This releases the turn.
     let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
         return Ok(specs);
     };
@@ -315,11 +315,10 @@ async fn adjust(
     Ok(specs)
 }
 
-/// Reverse order; each step is idempotent, and what cannot be undone is swept at the next
-/// start of the daemon.
+/// In reverse order. Each step is idempotent; the sweep at the next start removes leftovers.
 pub async fn undo(cx: &Pods, pod: &Pod, container: &Container) {
     if container.cell.get().hooks.create != Mark::None {
-        // Stop and Remove to all (NRI-430); the caller fails already.
+        // All plugins get Stop and Remove (NRI-430). The caller already has an error.
         container_exit::stop_container_hook(cx, pod, container).await;
         let _ = cx.notices.hooks.remove_container(pod, container).await;
     }

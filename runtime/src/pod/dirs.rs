@@ -1,4 +1,4 @@
-//! Where everything of a pod and of a container lies below `root` and `state`, and how its directories go.
+//! Paths of pods and containers below `root` and `state`, and the removal of their directories.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{blocking::blocking, image::Images, remove::remove_tree_at};
 
-/// The two directories of the configuration, which this daemon has for itself.
+/// The two directories of the configuration. This daemon owns them.
 #[derive(Debug, Clone)]
 pub struct Dirs {
     /// Kept over a reboot.
@@ -18,12 +18,12 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// Which boot of the machine a daemon has last recovered in.
+    /// The file with the boot in which a daemon last recovered.
     pub fn boot_id(&self) -> PathBuf {
         self.root.join("boot-id")
     }
 
-    /// Which plugins the configurations of the daemons so far have required.
+    /// The file with the plugins that earlier configurations required.
     pub fn required_plugins(&self) -> PathBuf {
         self.root.join("required-plugins")
     }
@@ -37,17 +37,17 @@ impl Dirs {
         self.state.join("containers")
     }
 
-    /// Where a container's root is mounted on the host for the moment of its start.
+    /// Mount point of a container's root on the host, during its start.
     pub fn rootfs(&self, container: &str) -> PathBuf {
         self.container(container).join("rootfs")
     }
 
-    /// What the image declares as VOLUME; on disk, and gone with the container.
+    /// Volumes that the image declares as VOLUME: on disk, removed with the container.
     pub fn volumes(&self, container: &str) -> PathBuf {
         self.all_volumes().join(container)
     }
 
-    /// Containers' root file systems, which [`Images`](crate::image::Images) keeps.
+    /// Containers' root file systems, owned by [`Images`](crate::image::Images).
     pub fn roots(&self) -> PathBuf {
         self.root.join("roots")
     }
@@ -78,7 +78,7 @@ impl Dirs {
         Files::below(self.all_files().join(pod))
     }
 
-    /// Views of images that containers of a pod have mounted.
+    /// Mounted images of a pod's containers.
     pub fn image_volumes(&self, pod: &str) -> PathBuf {
         self.state.join("image-volumes").join(pod)
     }
@@ -88,21 +88,21 @@ impl Dirs {
     }
 }
 
-/// Idempotent; for every directory below `root` and `state` that is a pod's or a container's.
+/// Removes a directory of a pod or container below `root` or `state`. Idempotent.
 ///
 /// # Errors
-/// What is left.
+/// The first path that could not be removed.
 pub async fn remove_dir(dir: &Path) -> Result<()> {
     let at = dir.to_owned();
     let removed = blocking(move || remove_tree_at(&at)).await;
     removed.step(&format!("remove {}", dir.display()))
 }
 
-/// As [`remove_dir`], for a tree that a container has shaped: moved out of sight, since a large one takes its time and nobody
-/// need wait for it; in place where it cannot be moved.
+/// As [`remove_dir`], for a tree that a container wrote. It is moved away first, because its
+/// removal may take long; if the move fails, it is removed in place.
 ///
 /// # Errors
-/// What is left.
+/// The first path that could not be removed.
 pub async fn remove_large_dir(images: &Images, dir: &Path) -> Result<()> {
     images.discard(dir).await;
     remove_dir(dir).await

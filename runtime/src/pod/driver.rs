@@ -1,9 +1,9 @@
-//! One driver task per pod: a queue in, records and a watch out.
+//! One driver task per pod: requests come in by a queue; records and a watch show the state.
 //!
-//! The driver alone admits work on its pod (`admit.rs`) and never awaits a long step: a step
-//! (plugin, network, monitor, mount, grace period) is a child task whose end comes back here.
-//! Requests that must wait do so in order, and are admitted again whenever a step ends. One file: all of it changes the
-//! same three lists.
+//! Only the driver admits work on its pod (`admit.rs`), and it never awaits a long step. A step
+//! (plugin, network, monitor, mount, grace period) is a child task that reports its end to the
+//! driver. Waiting requests keep their order and are admitted again whenever a step ends. One file,
+//! because all of it changes the same three lists.
 //!
 //! ```text
 //!            queue                    admit::…                 JoinSet
@@ -37,16 +37,16 @@ use super::{
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
 
-/// Requests that may wait for a step to end; more are refused.
+/// Requests that may wait for a step to end. More are rejected.
 const MAX_WAITING: usize = 512;
 
-/// On the heap: these are large, and would be moved from stack to stack.
+/// On the heap, because these futures are large and would be moved from stack to stack.
 type StepFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// A step under way. A container has one at a time, but for its exit: that may be recorded while another one is under way.
+/// A running step. A container has one, beside which only its exit may be recorded.
 struct Running {
     op: Op,
-    /// The container that it is about, if it is about one.
+    /// The container that the step is about, if any.
     container: Option<Arc<Container>>,
     waiters: Vec<Reply>,
 }
@@ -72,8 +72,8 @@ impl Driver {
         }
     }
 
-    /// Serves until the pod is removed. Always a task of its own: one that made the pod first would keep the memory of all
-    /// steps of a start for as long as the pod lives.
+    /// Serves until the pod is removed. Must run in a task of its own: the task that made the pod
+    /// would keep the memory of all start steps for the life of the pod.
     pub fn start(self) {
         tokio::spawn(self.run());
     }
@@ -98,7 +98,7 @@ impl Driver {
         }
     }
 
-    /// The pod is removed: answers the requests that still wait.
+    /// Answers the requests that still wait when the pod is removed.
     fn end(mut self) {
         self.queue.close();
         while let Ok(request) = self.queue.try_recv() {
@@ -172,7 +172,7 @@ impl Driver {
         admit::decide(op, phase, self.pod.stopped(), work, container)
     }
 
-    /// The step of a container that counts for admission: the main one, else the exit under way.
+    /// The step of a container that admission considers: the main one, else a running exit.
     fn step_of(&self, container: &Container) -> Option<&Op> {
         let is_its = |running: &&Running| {
             let of = running.container.as_ref();
@@ -182,7 +182,7 @@ impl Driver {
         steps.min_by_key(|op| matches!(op, Op::Exited(_)))
     }
 
-    /// A stop or removal waits for the creation and the start under way, but not for paths that they look up.
+    /// A stop or removal waits for a running creation or start, but not for its path look-ups.
     fn cut_short(&self, op: &Op, container: Option<&Container>) {
         match (op, container) {
             (Op::StopPod | Op::RemovePod, _) => {
@@ -192,7 +192,7 @@ impl Driver {
             }
             (Op::Remove, Some(container)) => container.ending.cancel(),
             (Op::Stop { .. }, Some(container)) => {
-                // A container that is stopped before its start may be started later.
+                // A container that is stopped before its start may still be started later.
                 if let Some(Op::Create(_) | Op::Start) = self.step_of(container) {
                     container.ending.cancel();
                 }
@@ -201,8 +201,8 @@ impl Driver {
         }
     }
 
-    /// The same request again gets the same container, as long as no client has named that and nothing has happened to
-    /// it: the answer may be lost. Any other request for the name is refused (CRI-113).
+    /// A repeated request gets the same container while no client has used its id and its state is
+    /// unchanged: the answer may be lost. Other requests for the name are rejected (CRI-113).
     fn create_again(
         &mut self,
         existing: &Arc<Container>,
@@ -231,7 +231,7 @@ impl Driver {
         request.reply.send(Err(Error::new(Kind::Exists, text)));
     }
 
-    /// Adds the caller to those that wait for the same step of the same object.
+    /// Adds the caller to the waiters for the same step of the same object.
     fn join(&mut self, request: Request, container: Option<&Container>) {
         let container = container.map(|container| &container.id);
         let is_it = |running: &&mut Running| {
@@ -240,7 +240,7 @@ impl Driver {
         };
         match self.running.values_mut().find(is_it) {
             Some(running) => running.waiters.push(request.reply),
-            // Admission found it running. Otherwise the caller must not hang.
+            // Admission found the step running. Otherwise the caller must not wait forever.
             None => {
                 let error = Error::failed("the step to join has ended; try again");
                 request.reply.send(Err(error));
@@ -259,19 +259,19 @@ impl Driver {
             }
             _ => container,
         };
-        // Here, not in the step: a removal that comes next may already cut it short.
+        // Here and not in the step, because a removal may arrive next and shorten it.
         if let (Op::Stop { grace }, Some(container)) = (&op, &container) {
             container.grace.begin(*grace);
         }
         let subject = event_log::subject(&self.pod, container.as_deref());
         let (log, unsynced) = (self.cx.notices.log.clone(), self.cx.node.unsynced.clone());
         let step = step(&self.cx, &self.pod, container.clone(), op.clone());
-        // What the caller is told of is on disk (CRI-811).
+        // State that is reported to a caller is on disk first (CRI-811).
         let step = async move {
             step.await?;
             Ok(unsynced.sync().await?)
         };
-        // In whose course the step is done: his who came first.
+        // The step runs in the span of its first caller.
         let asker = reply.asker.clone();
         let task = match op.rpc() {
             Some(call) => self.tasks.spawn(
@@ -287,7 +287,7 @@ impl Driver {
         self.running.insert(task.id(), running);
     }
 
-    /// True when the pod has been removed.
+    /// Returns true when the pod has been removed.
     fn on_end(
         &mut self,
         end: std::result::Result<(task::Id, Result<()>), task::JoinError>,
@@ -311,7 +311,7 @@ impl Driver {
     }
 }
 
-/// The step that an operation is.
+/// The step of an operation.
 fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: Op) -> StepFuture {
     let (cx, pod) = (Arc::clone(cx), Arc::clone(pod));
     match (op, container) {

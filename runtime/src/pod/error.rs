@@ -1,31 +1,31 @@
-//! What a request to a pod or container can end in. Cloneable, since several callers may wait
-//! for one step. The edge (`cri/status.rs`) alone turns a kind into a gRPC code.
+//! Errors of requests to pods and containers. Cloneable, because several callers may wait for one
+//! step. Only `cri/status.rs` turns a kind into a gRPC code.
 
 use crate::one_line::one_line;
 
-/// The caller's view: which kind of trouble, not which code.
+/// The kind of failure, from the caller's view; not a gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     NotFound,
-    /// The request itself is wrong.
+    /// The request is invalid.
     Invalid,
-    /// Right request, wrong moment.
+    /// The state does not allow the request.
     WrongState,
     /// The name is taken.
     Exists,
-    /// A bound was reached.
+    /// A limit was reached.
     Exhausted,
-    /// A process did not die, a deadline passed.
+    /// A process did not die, or a deadline passed.
     TimedOut,
-    /// The daemon is ending.
+    /// The daemon is shutting down.
     Unavailable,
-    /// The kernel or a build of ours lacks what was asked.
+    /// The kernel or our build does not support the request.
     Unsupported,
-    /// A registry asks for other credentials (CRI-407).
+    /// The registry requires other credentials (CRI-407).
     Unauthenticated,
-    /// A registry lets these credentials not have it.
+    /// The registry denies access with these credentials.
     Denied,
-    /// Anything else that failed on the way.
+    /// Any other failure.
     Failed,
     /// Passed to the caller with its text unchanged from the first byte (CRI-007).
     Verbatim,
@@ -42,7 +42,7 @@ pub struct Error {
 impl Error {
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
         let text = text.into();
-        // Messages are shown in pod events: one line (CRI-006).
+        // Pod events show these messages: one line (CRI-006).
         let text = one_line(text.trim_end()).into_owned();
         Self { kind, text }
     }
@@ -63,7 +63,7 @@ impl Error {
         Self::new(Kind::NotFound, format!("container {id:?}: not found"))
     }
 
-    /// Puts the object and step before the cause.
+    /// Prefixes the cause with the object and step.
     #[must_use]
     pub fn at(self, what: &str) -> Self {
         if self.kind == Kind::Verbatim {
@@ -117,7 +117,7 @@ impl From<crate::store::Error> for Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Lays "object: step" before the cause of any error.
+/// Prefixes any error with "object: step".
 pub trait AtStep<T> {
     /// # Errors
     /// The cause as [`Kind::Failed`], under the given object and step.

@@ -1,4 +1,4 @@
-//! What the runtime did, for the event log: its actions between the contract points, and the CRI calls around them.
+//! The runtime's entries in the event log: CRI calls and the actions between contract points.
 
 use std::time::Instant;
 
@@ -12,11 +12,11 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// The CRI call in whose course the task works.
+    /// The CRI call that the task serves.
     static CALL: &'static str;
 }
 
-/// Runs the work of a CRI call: its begin, its end, and everything in between bear its name.
+/// Runs the work of a CRI call. Its begin, its end, and all events in between carry its name.
 pub async fn during<T>(
     call: &'static str,
     log: &EventLog,
@@ -37,7 +37,7 @@ pub async fn during<T>(
     result
 }
 
-/// Whom an event concerns.
+/// The subject of an event.
 pub fn subject(pod: &Pod, container: Option<&Container>) -> Subject {
     let metadata = pod.cell.get().metadata();
     let mut subject = Subject::pod(&pod.id, &metadata.namespace, &metadata.name);
@@ -50,7 +50,7 @@ pub fn subject(pod: &Pod, container: Option<&Container>) -> Subject {
     }
 }
 
-/// Records what the runtime did to a pod, or to one of its containers.
+/// Records an action on a pod or on one of its containers.
 pub fn record(log: &EventLog, pod: &Pod, container: Option<&Container>, action: Action) {
     tracing::debug!(pod = %pod.id, container = container.map(|c| c.id.as_str()), ?action);
     log.record(subject(pod, container), action);

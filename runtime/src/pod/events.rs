@@ -1,5 +1,5 @@
-//! What became of pods and containers, sent to subscribers (CRI-160). `notices.rs` calls [`Events::notify`] right after the
-//! record changed; it never waits.
+//! Changes of pods and containers, sent to subscribers (CRI-160). `notices.rs` calls
+//! [`Events::notify`] right after the record changed; it never waits.
 //!
 //! ```text
 //!  step ─► record changed ─► notify: snapshot, number, send ─► ring of QUEUE events ─► subscribers
@@ -10,10 +10,10 @@
 //! |---|---|---|
 //! | Created, Started | READY | CREATED; RUNNING |
 //! | Stopped | no longer READY | EXITED, also when its start failed |
-//! | Deleted | gone | gone |
+//! | Deleted | removed | removed |
 //!
-//! A phase is left once in an object's life, so each event comes at most once. Nobody can
-//! subscribe before recovery is done: what it finds is told by List.
+//! An object leaves a phase once, so each event is sent at most once. Subscriptions begin after
+//! recovery; List shows its results.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::clock;
 
 /// Events that a subscriber may be behind.
 const QUEUE: usize = 1024;
-/// Subscribers at a time; a kubelet is one.
+/// Concurrent subscribers; a kubelet is one.
 const MAX_SUBSCRIBERS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,24 +40,24 @@ pub enum EventKind {
     Deleted,
 }
 
-/// One change, with the pod as it was then. Shared between the subscribers.
+/// One change, with the pod at that time. Shared between the subscribers.
 #[derive(Debug)]
 pub struct ContainerEvent {
     pub kind: EventKind,
-    /// The container's id; the pod's own for what happened to the pod.
+    /// The container's id, or the pod's id for an event of the pod.
     pub id: String,
-    /// Nanoseconds since the epoch; later than in every event before.
+    /// Nanoseconds since the epoch; later than in all earlier events.
     pub at: i64,
     pub pod: Arc<PodRecord>,
-    /// All of the pod's, oldest first; a deleted one is among them for the last time.
+    /// All containers of the pod, oldest first. A deleted one is included for the last time.
     pub containers: Vec<Arc<ContainerRecord>>,
 }
 
-/// One that lags is over, and its owner must ask List; it is closed when the daemon is ending.
+/// Ends when it lags (its owner must call List), and when the daemon shuts down.
 pub type Subscription = broadcast::Receiver<Arc<ContainerEvent>>;
 
-/// The one sender; `None` once the daemon is ending. The lock is held while a snapshot is taken
-/// and sent, so that a later event never shows an older state; both are memory only.
+/// The one sender; `None` when the daemon shuts down. The lock covers taking and sending a
+/// snapshot, so that a later event never shows an older state. Both use memory only.
 #[derive(Clone)]
 pub struct Events(Arc<Mutex<Option<broadcast::Sender<Arc<ContainerEvent>>>>>);
 
@@ -68,10 +68,10 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Everything from now on.
+    /// Subscribes to all events from now on.
     ///
     /// # Errors
-    /// Exhausted when there are too many subscribers, Unavailable when the daemon is ending.
+    /// Exhausted when there are too many subscribers, Unavailable when the daemon is shutting down.
     pub fn subscribe(&self) -> Result<Subscription> {
         let sender = self.0.lock();
         let Some(sender) = sender.as_ref() else {
@@ -85,7 +85,7 @@ impl Events {
         Ok(sender.subscribe())
     }
 
-    /// Something happened to a container, or, without one, to the pod itself.
+    /// Notifies of a change to a container, or, without one, to the pod.
     pub fn notify(&self, pod: &Pod, container: Option<&Container>, kind: EventKind) {
         self.send(|| ContainerEvent {
             kind,
@@ -96,22 +96,22 @@ impl Events {
         });
     }
 
-    /// Makes an event, if anybody listens.
+    /// Makes and sends an event if there is a subscriber.
     fn send(&self, event: impl FnOnce() -> ContainerEvent) {
         let sender = self.0.lock();
         if let Some(sender) = sender.as_ref().filter(|sender| sender.receiver_count() > 0) {
-            // The last subscriber may have gone just now.
+            // The last subscriber may have left just now.
             let _ = sender.send(Arc::new(event()));
         }
     }
 
-    /// Ends every subscription, once its owner has read what is queued.
+    /// Ends every subscription after its owner has read the queued events.
     pub fn close(&self) {
         *self.0.lock() = None;
     }
 }
 
-/// The pod's visible containers, and `concerned` even when the pod has forgotten it.
+/// The pod's visible containers, and `concerned` even if the pod no longer lists it.
 fn containers(pod: &Pod, concerned: Option<&Container>) -> Vec<Arc<ContainerRecord>> {
     let mut records: Vec<_> = pod
         .containers()

@@ -1,5 +1,5 @@
 //! The files every container of a pod gets: hostname, hosts, resolv.conf and the shm tmpfs
-//! (CRI-202, CRI-203). They live under `<state>/pods/<id>` and go with the sandbox.
+//! (CRI-202, CRI-203). They are in `<state>/pods/<id>` and are removed with the sandbox.
 
 use std::{
     ffi::{CString, NulError},
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::{remove::remove_tree_at, store::make_private};
 
-/// 64 MiB, as every runtime gives (CRI-202).
+/// 64 MiB, as in other runtimes (CRI-202).
 const SHM_OPTIONS: &str = "mode=1777,size=65536k";
-/// Containers write to the files: they have a tmpfs of their own, of this many bytes and inodes at least. The state directory
-/// is everybody's.
+/// Containers write to the files, and all pods share the state directory. So the files have their
+/// own tmpfs, with at least this many bytes and inodes.
 const FILES_SIZE: usize = 1 << 20;
 const FILES_INODES: usize = 64;
 
-/// Where a pod's files are.
+/// Paths of a pod's files.
 #[derive(Debug, Clone)]
 pub struct Files {
     pub dir: PathBuf,
@@ -30,7 +30,7 @@ pub struct Files {
     pub hosts: PathBuf,
     pub resolv_conf: PathBuf,
     pub shm: PathBuf,
-    /// The mount point of the procfs, where the pod shares a PID namespace.
+    /// The mount point of the procfs of a shared PID namespace.
     pub procfs: PathBuf,
 }
 
@@ -46,8 +46,8 @@ impl Files {
         }
     }
 
-    /// Makes them; on failure the caller removes them with [`Self::remove`]. `passes`: the root of the pod's user namespace;
-    /// `label`: the files' SELinux label.
+    /// Makes the files; on failure the caller calls [`Self::remove`]. `passes`: the root of the
+    /// pod's user namespace; `label`: the files' SELinux label.
     ///
     /// # Errors
     /// The file that could not be made.
@@ -74,7 +74,7 @@ impl Files {
         machine
             .mount_tmpfs("pod", &self.dir, &options)
             .step(&format!("mount a tmpfs on {what}"))?;
-        // Of the mount's root now.
+        // This is the root of the mount now.
         make_private(&self.dir, passes).step(&what)?;
         let write =
             |path: &Path, text: &[u8]| fs::write(path, text).step(&path.display().to_string());
@@ -90,13 +90,13 @@ impl Files {
         Ok(())
     }
 
-    /// Idempotent.
+    /// Removes the files. Idempotent.
     ///
     /// # Errors
-    /// What is left.
+    /// The first path that could not be removed.
     pub fn remove(&self, machine: &dyn Machine) -> Result<()> {
-        // With what is mounted below. Pods of earlier versions have the second only. Anything but "not mounted" shows when
-        // the directory is removed.
+        // Includes the mounts below. Pods of earlier versions have only the second mount. Errors
+        // other than "not mounted" show when the directory is removed.
         if machine.unmount(&self.dir).is_err() {
             let _ = machine.unmount(&self.shm);
         }
@@ -104,7 +104,7 @@ impl Files {
     }
 }
 
-/// In quotes: a level has commas.
+/// Quoted, because a level contains commas.
 fn labelled(mut options: String, label: Option<&str>) -> Result<CString, NulError> {
     if let Some(label) = label {
         options += &format!(",context=\"{label}\"");
@@ -120,7 +120,7 @@ fn read_or_empty(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// CRI-203; present but empty is an empty file.
+/// CRI-203; a present but empty configuration gives an empty file.
 fn resolv_conf(dns: &cri::DnsConfig) -> String {
     let mut text = String::new();
     let mut line = |key: &str, values: &str| text.push_str(&format!("{key} {values}\n"));
@@ -136,7 +136,7 @@ fn resolv_conf(dns: &cri::DnsConfig) -> String {
     text
 }
 
-/// A value that would smuggle another line into resolv.conf, or a hostname the kernel refuses.
+/// Rejects values that add a line to resolv.conf, and hostnames that the kernel refuses.
 ///
 /// # Errors
 /// Invalid, naming the field.

@@ -1,10 +1,10 @@
-//! How long a container that is being stopped has left.
+//! The remaining time of a container that is being stopped.
 
 use std::time::Duration;
 
 use tokio::{sync::watch, time::Instant};
 
-/// The deadline of a grace period, which a second stop may only bring nearer (CRI-132).
+/// The deadline of a grace period. A second stop can only shorten it (CRI-132).
 pub struct Grace(watch::Sender<Option<Instant>>);
 
 impl Default for Grace {
@@ -14,12 +14,12 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Sets the deadline, whatever it was.
+    /// Sets the deadline and replaces any earlier one.
     pub fn begin(&self, grace: Duration) {
         self.0.send_replace(deadline(grace));
     }
 
-    /// Brings the deadline nearer; never moves it away.
+    /// Makes the deadline earlier, never later.
     pub fn shorten(&self, grace: Duration) {
         let new = deadline(grace);
         self.0.send_if_modified(|old| match (*old, new) {
@@ -32,7 +32,7 @@ impl Grace {
         });
     }
 
-    /// Returns when the deadline, as it is then, has passed.
+    /// Returns when the deadline has passed, including later changes of it.
     pub async fn over(&self) {
         let mut deadline = self.0.subscribe();
         loop {
@@ -52,7 +52,7 @@ impl Grace {
     }
 }
 
-/// `None` for a grace longer than any clock counts.
+/// `None` for a grace period beyond the range of the clock.
 fn deadline(grace: Duration) -> Option<Instant> {
     Instant::now().checked_add(grace)
 }

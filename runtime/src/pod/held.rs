@@ -1,13 +1,13 @@
-//! What is held: pods and containers whose records cannot be read, because they are damaged or of a newer schema.
+//! Held objects: pods and containers whose records are damaged or of a newer schema.
 //!
 //! ```text
 //!   record unreadable ──start of the daemon──► held ──record readable again, next start──► served
-//!                                               └────── `cairn rm --force` ──────► gone
+//!                                               └────── `cairn rm --force` ──────► removed
 //! ```
-//! Nothing of them is touched: processes, monitors, roots, networks, namespaces. They are listed NOTREADY and
-//! UNKNOWN, with whatever of the record can be made out; StopPodSandbox and its like are refused, since a kubelet
-//! stops what is not ready by itself. A container is held with its pod. Filled once, by recovery; only
-//! `remove_by_id.rs` takes something out.
+//! Processes, monitors, roots, networks and namespaces stay untouched. Held objects are listed
+//! NOTREADY and UNKNOWN, with the readable part of their records. Stop requests are rejected,
+//! because a kubelet stops pods that are not ready. A container is held with its pod. Recovery
+//! fills this list once; only `remove_by_id.rs` removes from it.
 
 use std::{
     collections::BTreeMap,
@@ -27,34 +27,34 @@ use crate::{
     store::{Record as _, Unreadable},
 };
 
-/// A pod or container that is held.
+/// A held pod or container.
 #[derive(Debug, Clone)]
 pub struct Held<C> {
     pub id: String,
-    /// What is known of its configuration.
+    /// The known part of its configuration.
     pub config: C,
     pub created_at: i64,
     pub record_path: PathBuf,
     pub reason: String,
-    /// Of a container: its pod, if that is known.
+    /// The pod of a container, if known.
     pub pod: Option<String>,
-    /// Of a container: the image that it was made from, as far as its record tells.
+    /// The image of a container, as far as its record shows it.
     pub image: ContainerImage,
-    /// As its record has it, if that is known.
+    /// From the record, if known.
     pub cgroup: Option<String>,
 }
 
 pub type HeldPod = Held<cri::PodSandboxConfig>;
 pub type HeldContainer = Held<cri::ContainerConfig>;
 
-/// All that is held, by id.
+/// All held objects, by id.
 #[derive(Debug, Clone, Default)]
 pub struct AllHeld {
     pub pods: BTreeMap<String, HeldPod>,
     pub containers: BTreeMap<String, HeldContainer>,
 }
 
-/// As much of a record as is needed here; everything may be missing.
+/// The part of a record that is needed here; each field may be missing.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Outline {
@@ -97,8 +97,8 @@ fn hold<C: serde::de::DeserializeOwned + Default>(found: Unreadable, outline: Ou
     }
 }
 
-/// When the record was written last, for one that does not tell when its object was made: clients refuse a status
-/// without a time of creation.
+/// The record's modification time, for a record without a creation time: clients reject a status
+/// without one.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -119,7 +119,7 @@ impl AllHeld {
         let parent = outline.cgroup_parent.take();
         outline.cgroup = parent.map(|parent| format!("{parent}/{}", found.id));
         let mut held: HeldPod = hold(found, outline);
-        // Every client of CRI takes it for granted.
+        // Every CRI client expects metadata.
         held.config
             .metadata
             .get_or_insert_with(|| cri::PodSandboxMetadata {
@@ -131,7 +131,7 @@ impl AllHeld {
         self.pods.insert(held.id.clone(), held);
     }
 
-    /// `pod_of` finds a container's pod where its record does not say it.
+    /// `pod_of` finds the pod of a container whose record does not name it.
     pub fn hold_container(
         &mut self,
         found: Unreadable,
@@ -149,7 +149,7 @@ impl AllHeld {
         self.containers.insert(held.id.clone(), held);
     }
 
-    /// A container that could be served, but for its pod.
+    /// Holds a container with a readable record, because its pod is held.
     pub fn hold_with_its_pod(&mut self, record: ContainerRecord, path: PathBuf) {
         let held = HeldContainer {
             id: record.id.clone(),
@@ -164,17 +164,17 @@ impl AllHeld {
         self.containers.insert(held.id.clone(), held);
     }
 
-    /// By id or unique prefix of it.
+    /// By id or unique prefix.
     pub fn pod(&self, id: &str) -> Option<&HeldPod> {
         only(&self.pods, id)
     }
 
-    /// By id or unique prefix of it.
+    /// By id or unique prefix.
     pub fn container(&self, id: &str) -> Option<&HeldContainer> {
         only(&self.containers, id)
     }
 
-    /// Of this pod, whether it is held itself or not.
+    /// The held containers of this pod, whether the pod is held or not.
     pub fn containers_of(&self, pod: &str) -> Vec<HeldContainer> {
         let all = self.containers.values();
         all.filter(|held| held.pod.as_deref() == Some(pod))
@@ -197,7 +197,7 @@ fn only<'a, T>(all: &'a BTreeMap<String, T>, id: &str) -> Option<&'a T> {
 }
 
 impl<C> Held<C> {
-    /// Why a request is refused, and the way out.
+    /// The reason of the rejection, and what to do.
     pub fn refusal(&self, kind: &str) -> Error {
         Error::new(
             Kind::WrongState,

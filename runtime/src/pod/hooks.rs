@@ -1,10 +1,10 @@
-//! The contract points (CONTRACT.md): every place where NRI plugins are called, and the only
-//! file that calls the dispatch of crate `nri`, whole so that it can be read beside the contract. A hook is named as its
-//! event.
+//! The contract points (CONTRACT.md): every call of NRI plugins. Only this file uses the dispatch
+//! of crate `nri`, so that it can be read beside the contract. A hook has the name of its event.
 //!
-//! Nothing is applied here. What plugins want is returned: for the object itself, and for other containers as
-//! [`SideEffects`]. Events whose answers carry updates hold the NRI turn until the caller has applied them, and
-//! nothing else is awaited in it (ARCHITECTURE.md, "Who waits for whom" 3).
+//! Nothing is applied here. Requests of plugins are returned: for the object itself, and for other
+//! containers as [`SideEffects`]. Events whose answers carry updates keep the NRI turn until the
+//! caller has applied them; nothing else is awaited in the turn (ARCHITECTURE.md, "Who waits for
+//! whom" 3).
 
 use std::{
     net::IpAddr,
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{oci, trace::EventLog};
 
-/// Changes that plugins request of containers that the event is not about; `side_effects.rs` applies them.
+/// Changes that plugins request for other containers; `side_effects.rs` applies them.
 #[derive(Debug, Default)]
 pub struct SideEffects {
     pub updates: Vec<ContainerUpdate>,
@@ -35,17 +35,17 @@ pub struct SideEffects {
     pub askers: Askers,
 }
 
-/// What plugins answered to an event that can carry updates; the NRI turn lasts as long as this does.
+/// The answers of plugins to an event that can carry updates. Dropping it releases the NRI turn.
 pub struct Answer<T> {
-    /// For the container itself. `None` where no plugin touched it.
+    /// For the container itself. `None` if no plugin changed it.
     pub own: Option<T>,
-    /// For other containers: the caller applies them first.
+    /// For other containers. The caller applies them first.
     pub others: SideEffects,
     _turn: Option<Turn>,
 }
 
 impl<T> Answer<T> {
-    /// Where NRI is off.
+    /// The answer if NRI is off.
     fn none() -> Self {
         Self {
             own: None,
@@ -54,7 +54,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Ends the turn.
+    /// Releases the turn.
     pub fn into_own(self) -> Option<T> {
         self.own
     }
@@ -66,21 +66,21 @@ pub struct Adjusted {
     pub owners: proto_nri::OwningPlugins,
 }
 
-/// Result of UpdateContainer where plugins changed what was asked for.
+/// Result of UpdateContainer if plugins changed the request.
 pub struct Changed {
     pub resources: proto_nri::LinuxResources,
-    /// Those that set a value in it.
+    /// The plugins that set a value in it.
     pub plugins: Vec<String>,
 }
 
-/// Empty until NRI is started, and for good where it is disabled.
+/// Empty until NRI starts, and always if it is disabled.
 pub struct Hooks {
     adaptation: OnceLock<Adaptation>,
     /// Ended with the daemon.
     recorder: OnceLock<Recorder>,
     node: Arc<Node>,
     log: EventLog,
-    /// Plugins of this process.
+    /// In-process plugins.
     in_process: Vec<(PluginId, Handlers)>,
 }
 
@@ -95,11 +95,11 @@ impl Hooks {
         }
     }
 
-    /// Opens the socket and launches plugins. Recovery has put every pod into the registry by
-    /// now, so that plugins are told of them in Synchronize.
+    /// Opens the socket and launches plugins. Recovery has already registered every pod, so that
+    /// Synchronize lists them.
     ///
     /// # Errors
-    /// One line: someone else answers at the socket, a directory cannot be read.
+    /// One line: another process answers at the socket, or a directory cannot be read.
     pub async fn start(&self, plugins: Arc<impl Source + Observer>) -> Result<()> {
         let config = &self.node.config;
         if !config.nri.enable {
@@ -134,13 +134,13 @@ impl Hooks {
         Ok(())
     }
 
-    /// Who is connected, and who should be.
+    /// The connected and the expected plugins.
     pub fn plugins(&self) -> Vec<nri::PluginInfo> {
         let adaptation = self.adaptation.get();
         adaptation.map(Adaptation::plugins).unwrap_or_default()
     }
 
-    /// Prometheus text of the families of containerd and ours (NRI-450, NRI-451).
+    /// Prometheus text of containerd's metric families and ours (NRI-450, NRI-451).
     pub fn metrics(&self) -> String {
         let adaptation = self.adaptation.get();
         adaptation
@@ -148,7 +148,7 @@ impl Hooks {
             .unwrap_or_default()
     }
 
-    /// Says goodbye to plugins, ends those that were launched.
+    /// Notifies plugins of the shutdown and ends the launched ones.
     pub async fn shutdown(&self, reason: &str) {
         if let Some(adaptation) = self.adaptation.get() {
             adaptation.shutdown(reason).await;
@@ -158,19 +158,19 @@ impl Hooks {
         }
     }
 
-    /// Whether plugins can join at all. A creation is marked wherever they can: one that joins between the mark and the
-    /// hook is asked, and must learn how it ended (G-12).
+    /// Whether plugins can join at all. Then every creation is marked: a plugin that joins between
+    /// mark and hook is asked, and must be notified of the end (G-12).
     pub fn enabled(&self) -> bool {
         self.adaptation.get().is_some()
     }
 
-    /// False while there is no plugin: a stop or removal then needs no mark. A plugin that joins at that moment learns
-    /// from Synchronize what a crash kept from it.
+    /// False without plugins: a stop or removal then needs no mark. A plugin that joins at that
+    /// moment gets from Synchronize the state that a crash kept from it.
     pub fn active(&self) -> bool {
         self.adaptation.get().is_some_and(Adaptation::has_plugins)
     }
 
-    /// True while a plugin is there that gets this event.
+    /// Whether a connected plugin gets this event.
     pub fn hears(&self, event: Event) -> bool {
         let plugins = self.plugins();
         let mut active = plugins
@@ -179,8 +179,8 @@ impl Hooks {
         active.any(|plugin| plugin.events.has(event))
     }
 
-    /// C-01. NRI-1110 to NRI-1117: all of the sandbox is there, none of it is listed. Returns the addresses that plugins
-    /// gave it.
+    /// C-01. NRI-1110 to NRI-1117: the sandbox is complete and not listed yet. Returns the
+    /// addresses that plugins assigned.
     ///
     /// # Errors
     /// The first plugin's veto.
@@ -200,18 +200,18 @@ impl Hooks {
         }
     }
 
-    /// A sandbox whose Run hook was begun will not be: Stop and Remove to all (NRI-1118).
+    /// Undoes a sandbox whose Run hook has begun: all plugins get Stop and Remove (NRI-1118).
     pub async fn undo_run_pod_sandbox(&self, pod: &Pod) {
-        // The caller fails already.
+        // The caller already has an error.
         let _ = self.stop_pod_sandbox(pod).await;
         let _ = self.remove_pod_sandbox(pod).await;
     }
 
-    /// C-02. NRI-1130 to NRI-1134: containers are stopped, nothing is torn down.
+    /// C-02. NRI-1130 to NRI-1134: containers are stopped; network and namespaces still exist.
     ///
     /// # Errors
-    /// Everyone was told, and the teardown goes on; this is for the caller once it is complete: a plugin
-    /// did not answer that wants its failures to fail the request.
+    /// All plugins were notified, and the teardown goes on. The caller reports the error after it:
+    /// a plugin whose failures must fail the request did not answer.
     pub async fn stop_pod_sandbox(&self, pod: &Pod) -> Result<()> {
         let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
             return Ok(());
@@ -274,7 +274,7 @@ impl Hooks {
         }
     }
 
-    /// C-04. The spec is ready, no process is there.
+    /// C-04. The spec is ready; no process exists.
     ///
     /// # Errors
     /// A veto, a conflict or a validator's rejection.
@@ -322,7 +322,7 @@ impl Hooks {
         }
     }
 
-    /// C-06. The process is there and has not run its program.
+    /// C-06. The process exists and has not run its program.
     ///
     /// # Errors
     /// The first plugin's veto.
@@ -346,7 +346,7 @@ impl Hooks {
         }
     }
 
-    /// C-08. The merged values replace the request's: the caller applies them too before it drops the answer.
+    /// C-08. The merged values replace the request's; the caller applies both within the turn.
     ///
     /// # Errors
     /// A veto or a conflict.
@@ -395,7 +395,7 @@ impl Hooks {
         }
     }
 
-    /// C-10. The process is gone; its exit is on record.
+    /// C-10. The process has ended; its exit is recorded.
     pub async fn stop_container(&self, pod: &Pod, container: &Container) -> Answer<()> {
         let Some((adaptation, point)) = self.reach(pod, Some(container), Event::StopContainer)
         else {

@@ -1,4 +1,4 @@
-//! What a container has of images beside its root: a directory for each VOLUME of its own, and images that it mounts.
+//! Image content beside a container's root: a directory for each VOLUME, and mounted images.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,13 @@ use crate::{
     store::make_private,
 };
 
-/// Images that are mounted, by container path: the tree to bind, and the image's id.
+/// Mounted images by container path: the tree to bind, and the image's id.
 pub(super) type ImageMounts = BTreeMap<String, (PathBuf, String)>;
 
-/// CRI-129: a directory below `dir` for each of these paths, filled with what the image has there.
+/// CRI-129: a directory below `dir` for each of these paths, filled with the image's content.
 ///
 /// # Errors
-/// The path that cannot be made, or the image's that cannot be read.
+/// The path that cannot be made, or the path of the image that cannot be read.
 #[expect(clippy::disallowed_methods, reason = "in blocking()")]
 pub(super) async fn fill(
     images: &Images,
@@ -49,7 +49,7 @@ pub(super) async fn fill(
     Ok(prepared)
 }
 
-/// CRI-245: each image that is mounted.
+/// CRI-245: mounts each image.
 ///
 /// # Errors
 /// Names the mount, in kubelet's words.
@@ -77,7 +77,7 @@ pub(super) async fn mount(
         let record = pod.cell.get();
         let passes = record.user_namespace_root();
         make_private(&dirs.image_volumes(&pod.id), passes).map_err(|error| failed(&error))?;
-        // The pod's, as its containers share the view.
+        // The label of the pod, because its containers share the view.
         let label = record.selinux.as_ref().map(|labels| labels.file.clone());
         let tree = images
             .mount_image_volume(&pod.id, &image, &mount.image_sub_path, userns, label)

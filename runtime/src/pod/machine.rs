@@ -1,5 +1,5 @@
-//! What sandboxes and roots have of the kernel beside processes and cgroups: namespaces, mounts, networks. Paths and ids,
-//! no pods. The model of the tests has a machine of memory.
+//! Kernel resources of sandboxes and roots beside processes and cgroups: namespaces, mounts,
+//! networks. Paths and ids, no pods. The model of the tests runs on a machine in memory.
 
 use std::{collections::HashSet, ffi::CStr, io, os::fd::AsFd as _, path::Path, sync::Arc};
 
@@ -20,15 +20,15 @@ use crate::{
     image::{self, Rootfs, Userns},
 };
 
-/// Mounts and namespaces block: they are called by `blocking()`.
+/// Methods for mounts and namespaces block: call them through `blocking()`.
 pub trait Machine: Send + Sync {
     /// # Errors
-    /// What could not be made; nothing is left then.
+    /// The resource that could not be made; nothing is left then.
     fn pin(&self, spec: &PinSpec, dir: &Path) -> Result<Pinned, NamespaceError>;
     /// Idempotent.
     ///
     /// # Errors
-    /// What is left.
+    /// The first resource that could not be removed.
     fn unpin(&self, dir: &Path) -> Result<(), NamespaceError>;
     fn is_pinned(&self, path: &Path) -> bool;
     /// # Errors
@@ -43,16 +43,16 @@ pub trait Machine: Send + Sync {
         userns: Option<Userns>,
         label: Option<&str>,
     ) -> Result<(), image::Error>;
-    /// Takes all mounts away from a process, by pid and start time, and mounts the procfs among them at `at`, below the
-    /// mount point `dir`.
+    /// Unmounts everything in the mount namespace of a process, by pid and start time, but first
+    /// mounts its procfs at `at`, below the mount point `dir`.
     ///
     /// # Errors
-    /// The process has ended, or what the kernel said.
+    /// The process has ended, or the kernel's error.
     fn pin_procfs(&self, process: (i32, u64), dir: &Path, at: &Path) -> io::Result<()>;
-    /// With all that is mounted below.
+    /// Unmounts `at` and everything below.
     ///
     /// # Errors
-    /// Nothing is mounted there.
+    /// No mount at this path.
     fn unmount(&self, at: &Path) -> io::Result<()>;
     fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>>;
     fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>>;
@@ -76,7 +76,7 @@ impl Machine for Linux {
         namespaces::unpin(dir)
     }
 
-    /// A pin that lost its mount is an empty file on the state directory's own file system.
+    /// A pin without its mount is an empty file on the file system of the state directory.
     fn is_pinned(&self, path: &Path) -> bool {
         const NSFS_MAGIC: i64 = 0x6e73_6673;
         rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == NSFS_MAGIC)
@@ -105,7 +105,7 @@ impl Machine for Linux {
             return Err(io::Error::other("the process has ended"));
         }
         let procfs = detached::take_procfs(pidfd.as_fd())?;
-        // No other mount namespace gets it.
+        // No other mount namespace receives this mount.
         mount_change(dir, MountPropagationFlags::PRIVATE)?;
         std::fs::create_dir(at)?;
         mount_tree::attach(&procfs, at)

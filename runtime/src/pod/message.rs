@@ -1,6 +1,6 @@
-//! Pods and containers as plugins, and the builder of specs, see them. The part of a container's
-//! message that comes from its spec is made once and kept with the container; state, pid and
-//! times are laid over it as of now.
+//! Pods and containers as plugins and the spec builder see them. The part of a container's message
+//! that comes from its spec is made once and kept with the container; the current state, pid and
+//! times are added.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::oci::{
     SeccompKind,
 };
 
-/// Of the pod's runtime handler. One that is not configured any more has no containers made: its pods are described as
-/// the default's.
+/// The policy of the pod's runtime handler. A handler that is no longer configured gets no new
+/// containers; its pods are described with the default policy.
 pub fn policy<'a>(node: &'a Node, pod: &Pod) -> &'a Arc<Policy> {
     let handler = &pod.cell.get().runtime_handler;
     let policies = &node.policies;
     policies.get(handler).unwrap_or(&policies.default)
 }
 
-/// A sandbox as the pure spec builder needs it.
+/// The sandbox facts for the pure spec builder.
 pub fn sandbox(node: &Node, pod: &Pod) -> SandboxFacts {
     let record = pod.cell.get();
     let linux = record.linux();
@@ -77,7 +77,7 @@ pub fn pod(node: &Node, pod: &Pod) -> proto_nri::PodSandbox {
     oci::nri_pod(&sandbox(node, pod), None, policy(node, pod))
 }
 
-/// What of a container's message its spec says.
+/// The part of a container's message that comes from its spec.
 pub fn from_spec(
     node: &Node,
     pod: &Pod,
@@ -91,7 +91,7 @@ pub fn from_spec(
         config_digest: record.image.id.clone(),
         ..ImageFacts::default()
     };
-    // A name that is none was refused when the spec was built.
+    // Invalid names were rejected when the spec was built.
     let devices = oci::cdi_names(&record.config).unwrap_or_default();
     let seccomp: Option<SeccompKind> =
         oci::from_cri::seccomp_choice(&record.config, policy(node, pod)).ok();
@@ -113,8 +113,8 @@ pub fn from_spec(
     )
 }
 
-/// Who a container is whose spec never reached the disk: the daemon was killed while it was
-/// being created, and plugins are told that it is gone.
+/// The message of a container without a spec on disk: the daemon was killed during its creation,
+/// and plugins are notified of its removal.
 fn without_spec(record: &ContainerRecord) -> proto_nri::Container {
     proto_nri::Container {
         id: record.id.clone(),
@@ -126,7 +126,7 @@ fn without_spec(record: &ContainerRecord) -> proto_nri::Container {
     }
 }
 
-/// The container as it is now.
+/// The current message of the container.
 pub fn container(container: &Container) -> proto_nri::Container {
     let record = container.cell.get();
     let mut message = container.message().unwrap_or_else(|| without_spec(&record));
@@ -144,7 +144,7 @@ pub fn container(container: &Container) -> proto_nri::Container {
     message
 }
 
-/// How a container's phase is told to plugins.
+/// The NRI state of a container's phase.
 fn state(phase: ContainerPhase) -> ContainerState {
     match phase {
         ContainerPhase::Creating | ContainerPhase::Created => ContainerState::ContainerCreated,

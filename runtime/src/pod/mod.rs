@@ -1,11 +1,11 @@
-//! Pods and their containers: the only place where their state changes.
+//! Pods and their containers. Only this module changes their state.
 //!
 //! ```text
-//!  pod        Creating ──RunPodSandbox──► Ready ──Stop, or found dead──► NotReady ──Remove──► gone
-//!                 └─────── any failure: undone, gone (or NotReady with the step that could not be undone)
+//!  pod        Creating ──RunPodSandbox──► Ready ──Stop or death──► NotReady ──Remove──► removed
+//!                 └─────── any failure: undone, removed (or NotReady with the failed undo step)
 //!
-//!  container  Creating ──Create──► Created ──Start──► Running ──exit──► Exited ──Remove──► gone
-//!                 └ failure: gone      └────start fails────────────────────┘
+//!  container  Creating ──Create─► Created ──Start─► Running ──exit─► Exited ──Remove─► removed
+//!                 └ failure: removed  └────start fails──────────────────┘
 //!                                   Unknown: the monitor does not answer after a restart
 //! ```
 //!
@@ -13,19 +13,19 @@
 //! those steps write records. A step is a function of the context `Pods`.
 //! List and Status read the records' snapshots and never wait.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
-//! | `state.rs` `op.rs` | a pod, a container: plain state and a queue; the operations that go through the queue |
-//! | `pods.rs` | the context of the steps: `node.rs`, the machine without pods; `registry.rs`; `notices.rs`, reports |
+//! | `state.rs` `op.rs` | a pod, a container: plain state and a queue; the queued operations |
+//! | `pods.rs` | the context of the steps: `node.rs` (the machine), `registry.rs`, `notices.rs` |
 //! | `<rpc>.rs` | the step of a CRI call |
-//! | `container_exit.rs` | what nobody calls for: a process has ended |
-//! | `hooks.rs` `side_effects.rs` | the contract points, the only caller of NRI dispatch; what plugins want of others |
-//! | `sandbox.rs` | what a sandbox has of this machine |
+//! | `container_exit.rs` | the end of a process, which no call requests |
+//! | `hooks.rs` `side_effects.rs` | the contract points; plugins' requests for other containers |
+//! | `sandbox.rs` | the resources of a sandbox on this machine |
 //! | `registry.rs` | ids, names, prefixes, snapshots for List |
 //! | `events.rs` | changes of phase, sent to subscribers |
-//! | `recover.rs` `recover_container.rs` `sweep.rs` | what a restart makes of the records, and of what has none |
-//! | `held.rs` | what is there and cannot be served, since its record cannot be read |
-//! | `skips.rs` `remove_by_id.rs` | removal on demand, whatever fails; and of what has no record |
+//! | `recover.rs` `recover_container.rs` `sweep.rs` | recovery; removal of objects without record |
+//! | `held.rs` | objects that cannot be served, because their records cannot be read |
+//! | `skips.rs` `remove_by_id.rs` | forced removal that skips failing steps, or has no record |
 
 pub mod adjusted_cgroup;
 pub mod admit;

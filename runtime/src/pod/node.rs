@@ -1,5 +1,5 @@
-//! The machine that pods run on, as the daemon opened it: directories, facts, programs, cgroups, images, network, stores.
-//! It has records and ids, and no pods (`the_machine_knows_no_pods`). Nothing here changes a record.
+//! The machine that pods run on: directories, facts, programs, cgroups, images, network, stores. It
+//! knows records and ids, but no pods (`the_machine_knows_no_pods`), and changes no record.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,7 +26,7 @@ use crate::{
     store::{Store, Unsynced},
 };
 
-/// How long an emptied cgroup may take to go.
+/// Time limit for the removal of an emptied cgroup.
 pub const CGROUP_GONE: Duration = Duration::from_secs(5);
 
 pub struct Node {
@@ -36,7 +36,7 @@ pub struct Node {
     pub name: String,
     pub boot_id: String,
     pub host: HostFacts,
-    /// The operator's decisions about containers, by runtime handler.
+    /// The operator's policies for containers, by runtime handler.
     pub policies: Policies,
     pub lookups: Lookups,
     pub launcher: Launcher,
@@ -55,7 +55,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A monitor's process as a record has it.
+    /// The record form of a monitor's process.
     pub fn process(&self, monitor: &Monitor) -> Process {
         let (pid, start_time) = monitor.init();
         Process {
@@ -68,13 +68,13 @@ impl Node {
     /// The cgroup of a path from a record.
     ///
     /// # Errors
-    /// A path that is no cgroup path; records hold none such.
+    /// An invalid cgroup path; records contain none.
     pub fn cgroup(&self, path: &str) -> Result<Cgroup> {
         let path = CgroupPath::parse(path).step("cgroup path")?;
         Ok(self.cgroups.cgroup(path))
     }
 
-    /// The directories of a cgroup as the monitor joins them.
+    /// The directories of a cgroup that the monitor joins.
     pub fn joined_by_monitor(&self, group: &Cgroup) -> Vec<CgroupDir> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let v1 = self.cgroups.v1().iter().map(|hierarchy| CgroupDir {
@@ -88,26 +88,26 @@ impl Node {
         v1.chain(unified).collect()
     }
 
-    /// Takes a root's mount off the host's mount table: once a container is made, its own mount namespace keeps it. Nothing
-    /// mounted is fine.
+    /// Removes a root's mount from the host's mount table: a created container keeps it in its own
+    /// mount namespace. A missing mount is fine.
     pub fn unmount_root(&self, container: &str) {
-        // What cannot be unmounted shows when the directory is removed.
+        // A failed unmount shows when the directory is removed.
         let _ = self.machine.unmount(&self.dirs.rootfs(container));
     }
 
-    /// Ends what runs from a monitor's directory, and removes the directory. Idempotent.
+    /// Ends all processes of a monitor's directory, and removes the directory. Idempotent.
     ///
     /// # Errors
-    /// What is left; the directory is then still there, for the next try.
+    /// The step that failed; the directory stays for the next attempt.
     pub async fn end(&self, dir: &Path) -> Result<()> {
         self.launcher.cleanup(dir).await.step("clean up")?;
         remove_dir(dir).await
     }
 
-    /// Kills what is in a cgroup and removes it. Idempotent.
+    /// Kills the processes in a cgroup and removes it. Idempotent.
     ///
     /// # Errors
-    /// What is left.
+    /// The cgroup that could not be removed.
     pub async fn kill_cgroup(&self, path: &str) -> Result<()> {
         let group = self.cgroup(path)?;
         group.kill_all(CGROUP_GONE).await.step("kill")?;

@@ -1,4 +1,4 @@
-//! Reports about pods and containers: to NRI plugins at the contract points, to subscribers of container events, and to the
+//! Reports about pods and containers to NRI plugins, to subscribers of container events, and to the
 //! event log. Steps call [`Notices::became`] once the record has the change.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The sandbox is no longer READY; the event log has what made it so.
+    /// The sandbox is no longer READY; the event log has the cause.
     pub const NOT_READY: Self = Self {
         action: None,
         events: &[EventKind::Stopped],
@@ -63,7 +63,7 @@ impl Notices {
         }
     }
 
-    /// Records a change in the event log, and notifies the subscribers of container events of a new phase.
+    /// Records a change in the event log, and notifies the subscribers of container events.
     pub fn became(&self, pod: &Pod, container: Option<&Container>, change: impl Into<Change>) {
         let change = change.into();
         if let Some(action) = change.action {

@@ -1,9 +1,9 @@
-//! The pause process: PID 1 of a pod that shares its PID namespace, and nothing in any other
-//! pod (CRI-201). It goes the way of every container: a monitor, the create helper, a leaf
-//! cgroup; its root holds one static program and needs no image.
+//! The pause process: PID 1 of a pod that shares its PID namespace (CRI-201). Like every container
+//! it has a monitor, a create helper and a leaf cgroup; its root has one static program, and no
+//! image.
 //!
-//! Every container of the pod may look at it through `/proc/1`. Once its program runs, it has an empty root and no procfs:
-//! that of the namespace is mounted beside the pod's files, read-only, and containers get copies of it.
+//! Containers of the pod can inspect it through `/proc/1`. So its program has an empty root and no
+//! procfs; that of the namespace is mounted read-only beside the pod's files, and copied.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     trace::Action,
 };
 
-/// How often a sandbox that is still being made is looked at, when its pause process has ended already.
+/// Interval of checks of an unfinished sandbox whose pause process has ended already.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// # Errors
@@ -80,7 +80,7 @@ pub async fn start(cx: &Arc<Pods>, pod: &Arc<Pod>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the pause of a record is alive and the same process; it is watched from now on.
+/// Whether the recorded pause process is alive and unchanged; starts to watch it.
 ///
 /// # Errors
 /// When its monitor cannot be asked.
@@ -98,15 +98,15 @@ async fn reattach(node: &Node, pod: &str) -> Result<Reattached> {
     found.step("pause")
 }
 
-/// A sandbox whose pause process has ended is NOTREADY: nothing can join its PID namespace any more, and the kernel
-/// has killed what was in it. The client is expected to stop the sandbox, with all that belongs to it, and to make
-/// another.
+/// A sandbox whose pause process has ended becomes NOTREADY: no process can join its PID namespace
+/// any more, and the kernel has killed all processes in it. The client is expected to stop the
+/// sandbox and to make another.
 fn watch(cx: &Arc<Pods>, pod: &Arc<Pod>, monitor: Monitor) {
     let (cx, pod) = (Arc::clone(cx), Arc::clone(pod));
     tokio::spawn(async move {
         monitor.wait().await;
         drop(monitor);
-        // Its record says when RunPodSandbox has come to an end, this way or that.
+        // Its record shows when RunPodSandbox has ended, with either result.
         while pod.cell.get().phase == PodPhase::Creating {
             if cx.registry.any(&pod.id).is_none() {
                 return;
@@ -128,10 +128,10 @@ fn watch(cx: &Arc<Pods>, pod: &Arc<Pod>, monitor: Monitor) {
     });
 }
 
-/// Kills it and gives back what it used. Idempotent; nothing to do where there is none.
+/// Kills the process and releases its resources. Idempotent; does nothing if none exists.
 ///
 /// # Errors
-/// What is left.
+/// The first resource that could not be released.
 #[expect(clippy::disallowed_methods, reason = "in blocking()")]
 pub async fn stop(node: &Node, pod: &str) -> Result<()> {
     let dir = node.dirs.pause(pod);
@@ -152,13 +152,13 @@ pub async fn stop(node: &Node, pod: &str) -> Result<()> {
     removed.map_err(|error| error.at("pause"))
 }
 
-/// Whether a version created the pod whose pause processes have capabilities and a writable procfs, which a container
-/// that sees such a process can use (SECURITY.md, *Advisories*).
+/// Whether the pod's pause process, of an earlier version, has capabilities and a writable procfs,
+/// which a container that sees it can use (SECURITY.md, *Advisories*).
 pub fn is_exposed(record: &PodRecord) -> bool {
     record.phase == PodPhase::Ready && record.pause.is_some() && record.namespaces.procfs.is_none()
 }
 
-/// Takes all mounts away from a pause process that runs, and keeps the procfs among them with the pod's files.
+/// Unmounts everything in a running pause process, and keeps its procfs with the pod's files.
 async fn take_procfs(node: &Node, process: &Process, pod: &str) -> Result<PathBuf> {
     let files = node.dirs.files(pod);
     let (machine, at) = (Arc::clone(&node.machine), files.procfs.clone());

@@ -12,12 +12,12 @@ pub struct Pods {
     pub node: Arc<Node>,
     pub registry: Arc<Registry>,
     pub notices: Notices,
-    /// Locked from the check that a cgroup is free until a container's record has it (`adjusted_cgroup.rs`).
+    /// Locked from the check of a free cgroup until a record names it (`adjusted_cgroup.rs`).
     pub placing: Mutex<()>,
 }
 
 impl Pods {
-    /// No pods yet: recovery finds them. `in_process` are plugins of this process.
+    /// Starts without pods: recovery finds them. `in_process`: in-process plugins.
     pub fn new(node: Node, log: EventLog, in_process: Vec<(PluginId, Handlers)>) -> Arc<Self> {
         let node = Arc::new(node);
         Arc::new(Self {

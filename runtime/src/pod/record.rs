@@ -1,5 +1,5 @@
-//! What is kept of a pod and of a container over a restart. Immutable facts and state in one
-//! record per object; the specs, larger and seldom written, lie beside it (`spec.rs`).
+//! The records of pods and containers, which outlive the daemon. One record per object has its
+//! immutable facts and its state; the specs, larger and seldom written, are beside it (`spec.rs`).
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -13,11 +13,11 @@ use crate::{
     store::Record,
 };
 
-/// Where a pod is in its life. Only the pod's driver and the steps it runs change it.
+/// The phase of a pod. Only the pod's driver and its steps change it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodPhase {
-    /// RunPodSandbox is under way: not listed (CRI-100, NRI-1114).
+    /// RunPodSandbox is running: not listed (CRI-100, NRI-1114).
     #[default]
     Creating,
     Ready,
@@ -25,7 +25,7 @@ pub enum PodPhase {
     NotReady,
 }
 
-/// How far an NRI hook got, written before and after its dispatch (ARCHITECTURE.md, "Hooks across a
+/// Progress of an NRI hook, written before and after its dispatch (ARCHITECTURE.md, "Hooks across a
 /// restart").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,7 +52,7 @@ pub struct ContainerHooks {
     pub remove: Mark,
 }
 
-/// A process that is never mistaken for another one of the same number (CRI-813).
+/// A process that is never confused with another one of the same pid (CRI-813).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
@@ -62,20 +62,20 @@ pub struct Process {
 }
 
 impl Process {
-    /// How a spec names its PID namespace.
+    /// The path of its PID namespace, for a spec.
     pub fn pid_namespace(&self) -> PathBuf {
         format!("/proc/{}/ns/pid", self.pid).into()
     }
 }
 
-/// JSON that is kept as it came: its text is a fifth of the tree in memory.
+/// JSON as received: its text is a fifth of the tree in memory.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(Box<RawValue>);
 
 impl Json {
     /// # Errors
-    /// For what has no JSON form.
+    /// For values without a JSON form.
     pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
         to_raw_value(value).map(Self)
     }
@@ -87,15 +87,15 @@ impl PartialEq for Json {
     }
 }
 
-/// What the network layer gave the pod.
+/// The result of the network layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodNetwork {
     /// Primary first.
     pub ips: Vec<String>,
-    /// The CNI result, or the like of it from the built-in bridge.
+    /// The CNI result, or an equivalent one from the built-in bridge.
     pub result: Json,
-    /// What the pod asked for and does not have, a line each (CRI-537).
+    /// Requests of the pod that the network does not serve, one line each (CRI-537).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -108,11 +108,11 @@ pub struct Namespaces {
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub user: Option<PathBuf>,
-    /// The procfs of the PID namespace that the pod shares, if it does.
+    /// The procfs of a shared PID namespace.
     pub procfs: Option<PathBuf>,
 }
 
-/// By default: of a sandbox that is being made, and has nothing yet.
+/// The default is a sandbox at the start of its creation, without resources.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PodRecord {
     pub id: String,
@@ -125,15 +125,15 @@ pub struct PodRecord {
     /// Parent of the containers' cgroups, absolute below the hierarchies.
     pub cgroup_parent: String,
     pub namespaces: Namespaces,
-    /// The network was asked for: it must be given back, whether or not an answer came.
+    /// The network was requested: it must be released, even without an answer.
     pub network_begun: bool,
     pub network: Option<PodNetwork>,
-    /// What NRI plugins gave the pod beside that.
+    /// Additional addresses from NRI plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugin_ips: Vec<String>,
     /// The pause process of a pod that shares its PID namespace.
     pub pause: Option<Process>,
-    /// A step of stopping that failed; Stop and Remove resume there (invariant 7).
+    /// A step of a stop that failed; Stop and Remove resume there (invariant 7).
     #[serde(default)]
     pub failed_step: Option<String>,
     /// Set by UpdatePodSandboxResources (CRI-121).
@@ -175,7 +175,7 @@ impl PodRecord {
             .unwrap_or_default()
     }
 
-    /// The host's user, and group, that root is mapped to in a pod with a user namespace.
+    /// The host's uid and gid that root maps to in a pod with a user namespace.
     pub fn user_namespace_root(&self) -> Option<u32> {
         let map = user_mapping(&self.namespace_options());
         map.ok().flatten().map(|map| map.host_id)
@@ -191,8 +191,8 @@ impl PodRecord {
         self.namespace_options().network() == cri::NamespaceMode::Node
     }
 
-    /// The sandbox's own leaf: the pause process's, and there without one too, so that the
-    /// pod's cgroup has what holds it.
+    /// The sandbox's own leaf, for the pause process. It also exists without one, to keep the pod's
+    /// cgroup.
     pub fn cgroup_leaf(&self) -> String {
         cgroup::leaf(&self.cgroup_parent, &self.id)
     }
@@ -207,27 +207,27 @@ impl PodRecord {
     }
 }
 
-/// Where a container is in its life. Only the pod's driver and the steps it runs change it.
+/// The phase of a container. Only the pod's driver and its steps change it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerPhase {
-    /// CreateContainer is under way: not listed.
+    /// CreateContainer is running: not listed.
     #[default]
     Creating,
     Created,
     Running,
     Exited,
-    /// The monitor does not answer after a restart.
+    /// The monitor does not answer after a restart of the daemon.
     Unknown,
 }
 
-/// The image as the container was made from it (CRI-143).
+/// The image that the container was made from (CRI-143).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerImage {
     /// Exactly `Image.id`.
     pub id: String,
-    /// First repo tag, else what was asked for.
+    /// First repo tag, else the requested name.
     pub name: String,
     /// First repo digest, else the id.
     pub reference: String,
@@ -236,7 +236,7 @@ pub struct ContainerImage {
     pub runtime_handler: String,
 }
 
-/// How a container ended.
+/// The end of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub code: i32,
@@ -253,7 +253,7 @@ pub struct ContainerUser {
     pub groups: Vec<i64>,
 }
 
-/// By default: of a container that is being created, and has nothing yet.
+/// The default is a container at the start of its creation, without resources.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ContainerRecord {
     pub id: String,

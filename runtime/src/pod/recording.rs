@@ -1,4 +1,4 @@
-//! The recording of what plugins and we say, where one is asked for.
+//! The optional recording of NRI traffic.
 
 use std::{path::Path, time::Duration};
 
@@ -7,13 +7,13 @@ use nri_record::{About, Recorder, Runtime, Values};
 use super::error::{Error, Result};
 use crate::{clock, config};
 
-/// How long the end of the daemon waits for the disk.
+/// Time limit for the disk at the end of the daemon.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Begins it; `None`: none is asked for.
+/// Starts the recording; `None` if it is not configured.
 ///
 /// # Errors
-/// One line: the file cannot be ours.
+/// One line: the file cannot be opened as ours.
 pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
     let file = nri.record.clone();
     if file.as_os_str().is_empty() {
@@ -45,7 +45,7 @@ pub(super) fn begin(nri: &config::Nri) -> Result<Option<Recorder>> {
     Ok(Some(recorder))
 }
 
-/// A daemon that is started anew does not take what the one before it has seen.
+/// A restarted daemon does not overwrite an earlier recording.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -60,7 +60,7 @@ fn keep_the_last(file: &Path) {
     }
 }
 
-/// Ends it, and waits a moment until it is on file.
+/// Ends the recording, and waits up to [`FLUSH`] until it is on disk.
 pub(super) async fn end(recorder: &Recorder) {
     let recorder = recorder.clone();
     let ended = tokio::task::spawn_blocking(move || recorder.finish(FLUSH)).await;

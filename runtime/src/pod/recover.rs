@@ -1,18 +1,18 @@
-//! What a restart makes of the records (CRI-805): of pods here, of their containers in `recover_container.rs`. Runs before any
-//! RPC is served.
+//! Recovery of the records after a restart (CRI-805): pods here, their containers in
+//! `recover_container.rs`. Runs before any RPC is served.
 //!
 //! | record | found | becomes |
 //! |---|---|---|
-//! | pod creating | anything | undone, plugins told Stop and Remove if they were asked |
-//! | pod ready | namespaces (and pause) there | READY |
-//! | pod ready | otherwise, or another boot | NOTREADY; StopPodSandbox gives back what is left |
+//! | pod creating | anything | undone; plugins get Stop and Remove if they were asked |
+//! | pod ready | namespaces (and pause) exist | READY |
+//! | pod ready | otherwise, or another boot | NOTREADY; StopPodSandbox releases the rest |
 //! | container creating | anything | undone |
 //! | container created | monitor that was not started | it undoes itself; CREATED |
 //! | container running | monitor answers | RUNNING, or EXITED with its code |
 //! | container running | exit file, no monitor | EXITED with that code |
 //! | container running | nothing | EXITED 255 |
 //! | removal begun | anything | removed |
-//! | any, unreadable | anything | held as it is (`held.rs`) |
+//! | any, unreadable | anything | held unchanged (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
 use std::{fs, sync::Arc};
@@ -45,11 +45,11 @@ pub struct Summary {
     pub held: usize,
 }
 
-/// What is rolled back counts as being removed, in memory, from the start: plugins that are
-/// synchronised meanwhile do not find it in their lists (CONTRACT.md, *Joining*).
+/// Objects that are rolled back count as being removed, in memory, from the start: plugins that are
+/// synchronized meanwhile do not find them in their lists (CONTRACT.md, *Joining*).
 ///
 /// # Errors
-/// When the store itself cannot be read, or NRI cannot start. Trouble with one object is logged and stays with it.
+/// When the store cannot be read, or NRI cannot start. Errors of one object are only logged.
 pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
     let (node, registry) = (&cx.node, &cx.registry);
     let rebooted = rebooted(node);
@@ -95,7 +95,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
     }
     let required = node.dirs.required_plugins();
     required::compare_with_last_start(&required, &node.config.nri, &node.unsynced);
-    // Plugins that come with us are synchronised now; what recovery finds they get as events.
+    // In-process plugins are synchronized now; they get the results of recovery as events.
     let plugins = Plugins {
         node: Arc::clone(node),
         registry: Arc::clone(registry),
@@ -119,7 +119,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
     Ok(summary)
 }
 
-/// The machine has, since a daemon has last recovered here.
+/// Whether the machine has rebooted since the last recovery.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -128,7 +128,7 @@ fn rebooted(node: &Node) -> bool {
     fs::read_to_string(node.dirs.boot_id()).is_ok_and(|was| was != node.boot_id)
 }
 
-/// Last: a recovery that did not end is one of the same reboot. A disk that refuses keeps nobody from serving.
+/// Written last, so that a repeated recovery sees the reboot. Serving goes on if the disk fails.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -146,14 +146,14 @@ async fn remember_boot(node: &Node) {
     }
 }
 
-/// The pod of a container whose record does not tell: its spec does.
+/// The pod of a container according to its spec, if its record does not name it.
 fn pod_by_spec(node: &Node, container: &str) -> Option<String> {
     let spec = node.specs.read_blocking(container).ok()?.spec;
     let all = spec.annotations().as_ref()?;
     all.get(annotations::SANDBOX_ID).cloned()
 }
 
-/// Hangs containers below their pods; those without one are returned.
+/// Adds containers to their pods; returns those without one.
 fn adopt(
     node: &Node,
     pods: &[(Arc<Pod>, mpsc::Receiver<Request>)],
@@ -175,7 +175,7 @@ fn adopt(
     orphans
 }
 
-/// What plugins are told of containers that were there before.
+/// Keeps the NRI messages of existing containers.
 async fn keep_messages(node: &Node, pod: &Pod) {
     for container in pod.containers() {
         if let Ok(specs) = node.specs.read(&container.id).await {
@@ -195,7 +195,7 @@ async fn recover_pod(cx: Arc<Pods>, pod: Arc<Pod>, queue: mpsc::Receiver<Request
                 .record_fact(|record| {
                     record.phase = PodPhase::NotReady;
                     record.failed_step = Some(error.text.clone());
-                    // The undo has told plugins both, if they were told of Run.
+                    // The undo has sent both to plugins, if they got Run.
                     record.hooks.stop = Mark::Done;
                     record.hooks.remove = Mark::Done;
                 })
@@ -219,7 +219,7 @@ async fn recover_pod(cx: Arc<Pods>, pod: Arc<Pod>, queue: mpsc::Receiver<Request
              sandbox and create it anew (SECURITY.md, Advisories)"
         );
     }
-    // The driver first: what recovery finds goes through its queue.
+    // The driver starts first, because recovery uses its queue.
     let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&cx));
     driver.start();
     for container in pod.containers() {
@@ -235,7 +235,7 @@ async fn recover_pod(cx: Arc<Pods>, pod: Arc<Pod>, queue: mpsc::Receiver<Request
     }
 }
 
-/// Every pinned namespace is still a mount, and the pause still runs.
+/// Whether every pinned namespace is still a mount and the pause process still runs.
 async fn is_intact(cx: &Arc<Pods>, pod: &Arc<Pod>) -> bool {
     let record = pod.cell.get();
     let namespaces = &record.namespaces;
@@ -256,7 +256,7 @@ async fn is_intact(cx: &Arc<Pods>, pod: &Arc<Pod>) -> bool {
     }
 }
 
-/// A container whose pod's record is gone: force-removed (CRI-805).
+/// Force-removes a container without a pod record (CRI-805).
 async fn remove_orphan(node: Arc<Node>, record: ContainerRecord) {
     let id = &record.id;
     tracing::warn!(container = %id, pod = %record.pod, "no such sandbox: removed");
@@ -274,8 +274,8 @@ fn report(held: &AllHeld) {
     }
 }
 
-/// Whether a client was told of what it had asked for is not known: if it asks again, it gets the same. But for what was
-/// used since: somebody named that.
+/// A client may not have received its answer; its repeated request gets the same object. Objects
+/// with signs of use are excluded: a client has used their ids.
 fn know_what_was_used(pod: &Pod) {
     let containers = pod.containers();
     if !containers.is_empty() {

@@ -1,5 +1,5 @@
-//! What a restart makes of a container's record: its monitor is found again, or what it left, or nothing. The table is in
-//! `recover.rs`.
+//! Recovery of a container's record: by its monitor, by the exit file that the monitor left, or
+//! without either. The table is in `recover.rs`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::{
     monitor::{Ending, Reattached},
 };
 
-/// A monitor that does not answer by then leaves its container UNKNOWN (CRI-805).
+/// If a monitor does not answer in this time, its container is UNKNOWN (CRI-805).
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What a restart makes of one container of a pod; the pod's driver runs.
+/// Recovers one container of a pod whose driver runs.
 ///
 /// # Errors
-/// What is asked of the driver failed.
+/// An operation that the driver ran failed.
 pub(super) async fn recover_container(
     cx: &Arc<Pods>,
     pod: &Arc<Pod>,
@@ -41,7 +41,7 @@ pub(super) async fn recover_container(
         ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
             reattach(cx, pod, container, true).await?;
         }
-        // The exit was recorded, plugins may not have been told.
+        // The exit was recorded, but plugins may not have been notified.
         ContainerPhase::Exited => {
             give_back(&cx.node, container).await;
             send_stop_hook(cx, pod, container).await;
@@ -68,9 +68,9 @@ async fn reattach(
             container.set_monitor(Some(monitor.clone()));
             let process = Some(node.process(&monitor));
             let was = container.cell.get();
-            // Most are on record as they are: a restart writes nothing for them.
+            // Most records need no change: a restart writes nothing for them.
             if was.phase != ContainerPhase::Running || was.process != process {
-                // It runs, whether or not a full disk takes that down: who does not watch it can never stop it.
+                // Watched even if a full disk refuses the record, so that it can be stopped.
                 container
                     .cell
                     .note(|record| {
@@ -89,7 +89,7 @@ async fn reattach(
             container.set_monitor(monitor);
             ended(pod, container, Ending::Exited(exit)).await
         }
-        // Never started: whatever there was undoes itself.
+        // Never started: the monitor undoes itself.
         Ok(Ok(Reattached::Lost)) if created => {
             give_back(&cx.node, container).await;
             Ok(())
@@ -120,7 +120,7 @@ async fn unknown(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>, rea
         .await;
 }
 
-/// Looks again for a monitor that did not answer, until it does or the container is gone.
+/// Polls a monitor that did not answer, until it does or the container is removed.
 fn look_again(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
     let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
@@ -141,7 +141,7 @@ async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Re
     pod.ask_container(&container.id, exited).await.map(drop)
 }
 
-/// A step that failed: recovery goes on.
+/// Logs a failed step; recovery goes on.
 pub(super) fn log_failure<T, E: std::fmt::Display>(
     pod: &Pod,
     step: &str,

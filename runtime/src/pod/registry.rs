@@ -1,6 +1,6 @@
-//! All pods: ids, unique prefixes, names, and what List sees.
+//! All pods: ids, unique prefixes, names, and the snapshots of List.
 //!
-//! The map's lock is held for a look-up or an insertion and never across an await.
+//! The map's lock covers one look-up or insertion, and never an await.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +18,7 @@ use super::{
     state::{Container, Pod},
 };
 
-/// The outcome of a RunPodSandbox under way, for all who asked for it.
+/// The outcome of a running RunPodSandbox, for all its callers.
 pub type Starting = watch::Receiver<Option<Result<()>>>;
 
 #[derive(Default)]
@@ -39,39 +39,39 @@ pub struct Registry {
     held: RwLock<Arc<AllHeld>>,
 }
 
-/// What became of the wish for a name.
+/// The result of reserving a name.
 pub enum Reservation {
-    /// It is ours; the id is new.
+    /// The name is reserved for the new id.
     New,
     /// The same sandbox is being made: wait for it.
     Starting(String, Starting),
-    /// It is there.
+    /// The sandbox exists.
     There(Arc<Pod>),
 }
 
 impl Registry {
-    /// Recovery's: what it found and could not read.
+    /// Stores the unreadable objects that recovery found.
     pub fn hold(&self, held: AllHeld) {
         *self.held.write() = Arc::new(held);
     }
 
-    /// What is held, as it is now.
+    /// The current held objects.
     pub fn held(&self) -> Arc<AllHeld> {
         Arc::clone(&self.held.read())
     }
 
-    /// It is gone; with it goes the hold.
+    /// Stops holding a removed object.
     pub(super) fn release<T>(&self, take: impl FnOnce(&mut AllHeld) -> T) -> T {
         take(Arc::make_mut(&mut self.held.write()))
     }
 
-    /// Takes the name for `id`, or says who has it (CRI-110, CRI-113).
+    /// Reserves the name for `id`, or returns its owner (CRI-110, CRI-113).
     pub fn reserve(&self, name: &str, id: &str, starting: Starting) -> Reservation {
         let mut inner = self.inner.write();
         if let Some(taken) = inner.names.get(name) {
             let pod = inner.pods.get(&taken.id).filter(|pod| listed(pod));
             match (&taken.starting, pod) {
-                // Ready and seen already, but not answered: whose answer it is, is decided with its outcome.
+                // Ready and visible, but not answered: the outcome decides whose answer it is.
                 (Some(starting), Some(pod))
                     if starting.borrow().is_none() && pod.cell.get().phase == PodPhase::Ready =>
                 {
@@ -94,17 +94,17 @@ impl Registry {
         Reservation::New
     }
 
-    /// All pods, also those that are being made.
+    /// All pods, including those that are being made.
     pub fn all(&self) -> Vec<Arc<Pod>> {
         self.inner.read().pods.values().cloned().collect()
     }
 
-    /// A pod by its whole id, also one that is being made.
+    /// A pod by its full id, including one that is being made.
     pub fn any(&self, id: &str) -> Option<Arc<Pod>> {
         self.inner.read().pods.get(id).cloned()
     }
 
-    /// Takes a pod in. It is visible from when its phase is no longer Creating.
+    /// Adds a pod. It is visible as soon as its phase is no longer Creating.
     pub fn publish(&self, pod: &Arc<Pod>) {
         let name = pod.cell.get().name_key();
         let mut inner = self.inner.write();
@@ -115,7 +115,7 @@ impl Registry {
         inner.pods.insert(pod.id.clone(), Arc::clone(pod));
     }
 
-    /// Forgets a pod and gives its name back.
+    /// Removes a pod and releases its name.
     pub fn forget(&self, record: &PodRecord) {
         let name = record.name_key();
         let mut inner = self.inner.write();
@@ -153,27 +153,27 @@ impl Registry {
         found
     }
 
-    /// A pod that a client names by id or unique prefix of it (CRI-009).
+    /// Resolves a client's id or unique prefix to a pod (CRI-009).
     ///
     /// # Errors
-    /// NotFound, or Invalid when several begin so.
+    /// NotFound, or Invalid if the prefix is ambiguous.
     pub fn pod(&self, id: &str) -> Result<Arc<Pod>> {
         self.find_pod(id).inspect(|pod| pod.set_known())
     }
 
-    /// A container that a client names by id or unique prefix of it.
+    /// Resolves a client's id or unique prefix to a container.
     ///
     /// # Errors
-    /// NotFound, or Invalid when several begin so.
+    /// NotFound, or Invalid if the prefix is ambiguous.
     pub fn container(&self, id: &str) -> Result<(Arc<Pod>, Arc<Container>)> {
         self.find_container(id)
             .inspect(|(_, container)| container.set_known())
     }
 
-    /// Puts an operation on a pod into its queue, for a client that names the pod by id or unique prefix.
+    /// Queues an operation on a pod, which the client names by id or unique prefix.
     ///
     /// # Errors
-    /// As [`Self::pod`], or the operation's own.
+    /// As [`Self::pod`], or the error of the operation.
     pub async fn ask(&self, id: &str, op: Op) -> Result<String> {
         match self.pod(id) {
             Ok(pod) => pod.ask(op).await,
@@ -185,7 +185,7 @@ impl Registry {
     /// [`Self::ask`] for an operation on a container.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::ask`].
     pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
         match self.container(id) {
             Ok((pod, container)) => pod.ask_container(&container.id, op).await,
@@ -208,7 +208,7 @@ impl Registry {
         unique("sandbox", id, candidates)?.ok_or_else(|| self.no_pod(id))
     }
 
-    /// Refused where it is held, else not found.
+    /// The rejection of a held pod, else NotFound.
     fn no_pod(&self, id: &str) -> Error {
         match self.held().pod(id) {
             Some(held) => held.refusal("sandbox"),
@@ -216,7 +216,7 @@ impl Registry {
         }
     }
 
-    /// As [`Self::container`], but of whoever is no client: a plugin learns of a container before its client does.
+    /// As [`Self::container`], for plugins, which know a container before its client does.
     ///
     /// # Errors
     /// As [`Self::container`].
@@ -262,7 +262,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A sandbox that is being made is not found by anyone (CRI-100, NRI-1114).
+/// A sandbox that is being made is hidden from all clients (CRI-100, NRI-1114).
 fn listed(pod: &Pod) -> bool {
     pod.cell.get().phase != PodPhase::Creating
 }
@@ -271,7 +271,7 @@ fn visible(container: &Container) -> bool {
     container.cell.get().phase != ContainerPhase::Creating
 }
 
-/// The only one of the candidates; the empty id is no prefix.
+/// The only candidate; the empty id is not a prefix.
 fn unique<T>(what: &str, id: &str, mut candidates: impl Iterator<Item = T>) -> Result<Option<T>> {
     if id.is_empty() {
         return Err(Error::invalid(format!("{what} id is empty")));

@@ -1,5 +1,5 @@
-//! What can be removed by its id alone, where there is no record to go by: containers of a sandbox that is gone, and
-//! what is held (`held.rs`) once somebody gives it up.
+//! Removal by id alone, without a usable record: containers of a removed sandbox, and held objects
+//! (`held.rs`) on request.
 
 use super::{
     dirs::remove_large_dir,
@@ -12,12 +12,12 @@ use super::{
     skips::Skips,
 };
 
-/// `cairn rm`: a pod or container, by id or unique prefix of it. With `force` also one that is held, and a step that
-/// fails is passed over; without it this is what CRI's Remove calls do. Answers its id and the steps that were
-/// skipped.
+/// `cairn rm`: removes a pod or container, by id or unique prefix. With `force` it also removes
+/// held objects and skips failing steps; without it this does the same as CRI's Remove calls.
+/// Returns the id and the skipped steps.
 ///
 /// # Errors
-/// Nothing of the id; or the step that failed, where it may not be skipped.
+/// No object has the id; or the step that failed and must not be skipped.
 pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String>)> {
     let held = cx.registry.held();
     if force && let Some(pod) = held.pod(id) {
@@ -58,10 +58,10 @@ pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String
     }
 }
 
-/// A container whose pod's record is gone.
+/// Removes a container without a pod record.
 ///
 /// # Errors
-/// The step that failed; the record is then still there, for the next start.
+/// The step that failed; the record stays for the next start.
 pub async fn orphan(node: &Node, record: &ContainerRecord) -> Result<()> {
     let skips = Skips::default();
     remnants(node, &record.id, Some(&record.cgroup), &skips).await?;
@@ -81,7 +81,7 @@ async fn held_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Resul
     Ok(())
 }
 
-/// Kills the containers of a held pod and removes all of it.
+/// Kills the containers of a held pod and removes all its resources.
 ///
 /// # Errors
 /// The record cannot be deleted. Other steps that failed are in `skips`.
@@ -119,7 +119,7 @@ async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
     Ok(())
 }
 
-/// Processes, cgroup, root, volumes, spec and directory of a container.
+/// Removes processes, cgroup, root, volumes, spec and directory of a container.
 async fn remnants(node: &Node, id: &str, cgroup: Option<&str>, skips: &Skips) -> Result<()> {
     let cgroup = cgroup
         .map(str::to_owned)

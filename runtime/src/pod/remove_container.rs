@@ -1,7 +1,6 @@
-//! RemoveContainer (CRI-134): kill if need be, the hooks, then everything but the log file.
+//! RemoveContainer (CRI-134): kills if necessary, sends the hooks, removes all but the log file.
 //!
-//! Resumable: the record goes last, and a record whose Remove hook was begun is removed again
-//! after a restart.
+//! Resumable: the record is deleted last. A restart removes a record whose Remove hook has begun.
 
 use std::sync::Arc;
 
@@ -17,8 +16,8 @@ use super::{
 use crate::{fault, trace::Action};
 
 /// # Errors
-/// The step that failed; a second call resumes there. Or it is removed, and a plugin that wants its
-/// failures to fail the request did not answer.
+/// The step that failed; a second call resumes there. Or the container is removed, and a plugin
+/// whose failures must fail the request did not answer.
 pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
     let what = format!("container {}: remove", container.id);
     let phase = container.cell.get().phase;
@@ -33,17 +32,17 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
     let mut told = Ok(());
     let tells = container.cell.get().hooks.remove != Mark::Done;
     if tells {
-        // Before the stop, too: a plugin that joins between the two would find in its list what has stopped.
+        // Before the stop, so that a joining plugin does not find a stopped container in its list.
         container
             .cell
             .note(|record| record.hooks.remove = Mark::Begun)
             .await;
     }
-    // A container that never ran, or whose exit was not told: Stop comes before Remove.
+    // Stop precedes Remove, also for a container that never ran or whose exit was not sent.
     container_exit::send_stop_hook(cx, pod, container).await;
     if tells {
         told = cx.notices.hooks.remove_container(pod, container).await;
-        // Not written: a crash from here on sends the event again, and handlers are
+        // The mark is not written: a crash from here on sends the event again, and handlers are
         // idempotent (NRI-430).
     }
     fault::pass("container.remove.files").await.step(&what)?;
@@ -57,7 +56,7 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
         cx.node.specs.remove(&container.id).await?;
         fault::pass("container.remove.record").await.step(&what)
     };
-    // An update that is under way finds neither.
+    // A running update finds neither.
     container.cell.delete_after(spec).await?;
     pod.forget(&container.id);
     cx.notices.became(pod, Some(container), Action::Removed);

@@ -3,7 +3,7 @@
 //! ```text
 //!  stop ─► containers removed ─► hook RemovePodSandbox ─► record, name
 //! ```
-//! Resumable as the stop is: the record goes last.
+//! Resumable like the stop: the record is deleted last.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use super::{
 use crate::{fault, trace::Action};
 
 /// # Errors
-/// The step that failed; a second call resumes there. Or it is removed, and a plugin that wants its
-/// failures to fail the request did not answer.
+/// The step that failed; a second call resumes there. Or the pod is removed, and a plugin whose
+/// failures must fail the request did not answer.
 pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     let what = format!("sandbox {}: remove", pod.id);
     let cell = &pod.cell;

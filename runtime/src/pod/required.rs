@@ -1,11 +1,11 @@
-//! Which plugins were required, over restarts: a configuration that drops one is named at every start, until a table of
-//! that plugin says otherwise. The file is all there is: without it nothing is named.
+//! Remembers required plugins over restarts: each start logs a plugin that the configuration no
+//! longer lists, until a table of that plugin confirms it. Without the file, nothing is logged.
 
 use std::{collections::BTreeSet, fs, io, path::Path};
 
 use crate::{config::Nri, store::Unsynced};
 
-/// Logs which plugins are not required any more, one line each, and notes which were.
+/// Logs the plugins that are no longer required, one line each, and records the required ones.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -33,7 +33,7 @@ pub(super) fn compare_with_last_start(path: &Path, nri: &Nri, unsynced: &Unsynce
     }
 }
 
-/// The plugins to note, and a line for each of them that pods are created without.
+/// The plugins to record, and a line for each one that pods are now created without.
 fn compare(was: BTreeSet<String>, nri: &Nri) -> (BTreeSet<String>, Vec<String>) {
     let named = nri.plugin.iter();
     let mut required: BTreeSet<_> = named

@@ -1,4 +1,4 @@
-//! A container's resources, changed: cgroup, spec and record.
+//! Changes of a container's resources: cgroup, spec and record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{
     oci::{self, ApplyContext, Places},
 };
 
-/// How long a change may hold its caller, who may hold the NRI turn.
+/// Time limit of a change for its caller, who may own the NRI turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Changes the values of a CRI request, those of plugins, or plugins' laid over a request's. The kernel may take long
-/// (a memory limit below what is in use): nobody waits longer than [`PATIENCE`], and the change goes on.
+/// Changes resources by a CRI request, by plugins, or by plugins' values over a request's. The
+/// caller waits at most [`PATIENCE`]; a slow change (a memory limit below the usage) goes on.
 ///
-/// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
-/// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
+/// Runs in any state of the pod; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits
+/// for whom" 2). Concurrent changes of one container take turns. Absent values stay unchanged.
 ///
 /// # Errors
-/// WrongState once the container has exited or while it is being created, NotFound once it is removed, TimedOut; else
-/// the value that could not be applied, with all old values restored.
+/// WrongState once the container has exited or while it is being created, NotFound once it is
+/// removed, TimedOut; else the value that could not be applied, with all old values restored.
 pub async fn write(
     node: &Arc<Node>,
     container: &Arc<Container>,
@@ -80,11 +80,11 @@ async fn write_in_turn(
         let mut resources = oci::limits::current(&specs.spec)
             .cloned()
             .unwrap_or_default();
-        // Device rules are set at start and are not resources of an update.
+        // Start sets the device rules; they are not resources of an update.
         resources.set_devices(None);
         group.change(resources).await.step("cgroup")?;
     }
-    // Not if a removal, which waits for no update, came before.
+    // Skipped if a removal, which waits for no update, came first.
     container
         .cell
         .change_after(node.specs.write(&container.id, &specs), |record| {

@@ -1,4 +1,4 @@
-//! RunPodSandbox: phases, entered one after the other and undone in reverse, so that a failure anywhere leaves
+//! RunPodSandbox: phases, entered in order and undone in reverse, so that any failure leaves
 //! nothing (invariant 7):
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!     │name     │          │ns,files    │addresses  │process  │plugins agreed
 //! ```
 //!
-//! Each phase is a row of [`PHASES`] with its undo, so nothing has to be remembered but how far it came; a phase that
-//! failed half way is undone like one that was entered. What a crash needs in order to undo is on disk before each
-//! effect: the record, then `network_begun` before the network is asked (CRI-111), and that the hook has begun.
+//! Each phase is a row of [`PHASES`] with its undo, so only the progress is kept; a failed phase is
+//! undone too. Before each effect, the disk has the facts that an undo after a crash needs: the
+//! record, then `network_begun` before the network request (CRI-111), and the hook's mark.
 
 use std::sync::Arc;
 
@@ -38,11 +38,11 @@ use crate::{
     trace::Action,
 };
 
-/// Makes a sandbox, or waits for the one that is being made for the same request (CRI-113).
+/// Makes a sandbox, or waits for one that is being made for the same request (CRI-113).
 ///
 /// # Errors
-/// Invalid for a config that cannot be served, Exists for a name that is taken, else the step
-/// that failed, with nothing left.
+/// Invalid for a config that cannot be served, Exists for a used name, else the step that failed,
+/// with nothing left.
 pub async fn run(cx: &Arc<Pods>, request: cri::RunPodSandboxRequest) -> Result<String> {
     let config = request
         .config
@@ -53,7 +53,7 @@ pub async fn run(cx: &Arc<Pods>, request: cri::RunPodSandboxRequest) -> Result<S
     match cx.registry.reserve(&name, &record.id, starting.clone()) {
         Reservation::New => {
             let id = record.id.clone();
-            // Detached: a client that goes away must not orphan half a sandbox (CRI-008).
+            // Detached: a client's cancellation must not orphan half a sandbox (CRI-008).
             tokio::spawn(make(Arc::clone(cx), record, plan, outcome, spans::here()));
             wait(id, starting).await
         }
@@ -68,7 +68,7 @@ pub async fn run(cx: &Arc<Pods>, request: cri::RunPodSandboxRequest) -> Result<S
     }
 }
 
-/// Checks the request; touches nothing.
+/// Checks the request, without side effects.
 fn check(
     cx: &Pods,
     config: cri::PodSandboxConfig,
@@ -119,7 +119,7 @@ fn check(
     Ok((record, plan))
 }
 
-/// The whole way, to the driver that goes on.
+/// Makes the sandbox and starts its driver.
 async fn make(
     cx: Arc<Pods>,
     record: PodRecord,
@@ -132,7 +132,7 @@ async fn make(
     let subject = event_log::subject(&pod, None);
     let phases = asker.scope(phases(&cx, &pod, &plan));
     let result = event_log::during("RunPodSandbox", &cx.notices.log, subject, phases).await;
-    // What could not be undone stays visible, for Stop and Remove (CRI-112).
+    // Incomplete undo: the sandbox stays visible, for Stop and Remove (CRI-112).
     let left = result.is_err() && pod.cell.get().failed_step.is_some();
     if left {
         cx.notices.became(&pod, None, Change::LEFT);
@@ -151,20 +151,20 @@ async fn make(
 type Step<'a> = BoxFuture<'a, Result<()>>;
 
 struct Phase {
-    /// The remainder where its undo failed.
+    /// The leftovers if its undo failed.
     leaves: &'static str,
-    /// The name of its span, if it has one. The hook has the spans of plugins.
+    /// The name of its span, if any. The hook has the spans of plugins.
     span: fn(&SandboxPlan) -> Option<&'static str>,
     /// Its fault point: a test makes the daemon fail there, before the phase.
     fault: fn() -> BoxFuture<'static, Result<(), Fired>>,
     enter: for<'a> fn(&'a Arc<Pods>, &'a Arc<Pod>, &'a SandboxPlan) -> Step<'a>,
-    /// Idempotent, but for the hook.
+    /// Idempotent, except for the hook.
     undo: for<'a> fn(&'a Pods, &'a Pod) -> Step<'a>,
 }
 
 /// In order.
 static PHASES: [Phase; 7] = [
-    // The name and the record are ours.
+    // Reserves the name and writes the record.
     Phase {
         leaves: "record",
         span: |_| None,
@@ -172,7 +172,7 @@ static PHASES: [Phase; 7] = [
         enter: |_, pod, _| Box::pin(write_record(pod)),
         undo: |_, pod| Box::pin(delete_record(pod)),
     },
-    // The pod's cgroup is there.
+    // Makes the pod's cgroup.
     Phase {
         leaves: "cgroup",
         span: |_| Some("make the cgroup"),
@@ -180,7 +180,7 @@ static PHASES: [Phase; 7] = [
         enter: |cx, pod, _| Box::pin(async { cx.node.make_cgroup(&pod.cell.get()).await }),
         undo: |cx, pod| Box::pin(async { cx.node.release_cgroup(&pod.cell.get()).await }),
     },
-    // Namespaces are pinned, `lo` is up, hostname, sysctls and files are set.
+    // Pins namespaces; sets up `lo`, hostname, sysctls and files.
     Phase {
         leaves: "namespaces",
         span: |_| Some("make namespaces"),
@@ -188,7 +188,7 @@ static PHASES: [Phase; 7] = [
         enter: |cx, pod, plan| Box::pin(make_namespaces(cx, pod, plan)),
         undo: |cx, pod| Box::pin(cx.node.release_namespaces(&pod.id)),
     },
-    // Addresses are assigned.
+    // Assigns addresses.
     Phase {
         leaves: "network",
         span: |_| Some("attach the network"),
@@ -196,7 +196,7 @@ static PHASES: [Phase; 7] = [
         enter: |cx, pod, _| Box::pin(attach_network(cx, pod)),
         undo: |cx, pod| Box::pin(release_network(cx, pod)),
     },
-    // The pause process runs, where the pod shares its PID namespace.
+    // Starts the pause process if the pod shares its PID namespace.
     Phase {
         leaves: "pause",
         span: |plan| shares_pid(plan).then_some("start the pause process"),
@@ -207,7 +207,7 @@ static PHASES: [Phase; 7] = [
         },
         undo: |cx, pod| Box::pin(pause::stop(&cx.node, &pod.id)),
     },
-    // Every plugin agreed (NRI-1110 to NRI-1117).
+    // Asks every plugin (NRI-1110 to NRI-1117).
     Phase {
         leaves: "hook",
         span: |_| None,
@@ -215,7 +215,7 @@ static PHASES: [Phase; 7] = [
         enter: |cx, pod, _| Box::pin(run_hook(cx, pod)),
         undo: |cx, pod| Box::pin(undo_hook(cx, pod)),
     },
-    // It is listed from now on.
+    // Lists the pod.
     Phase {
         leaves: "hook",
         span: |_| None,
@@ -246,7 +246,7 @@ async fn phases(cx: &Arc<Pods>, pod: &Arc<Pod>, plan: &SandboxPlan) -> Result<()
     Ok(())
 }
 
-/// For a sandbox whose creation was cut off by the end of the daemon.
+/// Undoes a sandbox whose creation ended with the daemon.
 ///
 /// # Errors
 /// The first undo that failed.
@@ -274,7 +274,7 @@ async fn make_namespaces(cx: &Pods, pod: &Pod, plan: &SandboxPlan) -> Result<()>
     let made = cx.node.make_namespaces(&pod.cell.get(), plan).await?;
     cx.notices.became(pod, None, Action::Namespaces);
     let networked = cx.node.config.network.nri != NriNetwork::Only;
-    // One write for the paths and for the intent that comes next.
+    // One write for the paths and for the next intent.
     let write = |record: &mut PodRecord| {
         record.network_begun = made.net.is_some() && networked;
         record.namespaces = made;
@@ -321,7 +321,7 @@ async fn run_hook(cx: &Pods, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Both events, also where the hook itself had succeeded (NRI-1118, NRI-1119).
+/// Sends both events, even after a successful hook (NRI-1118, NRI-1119).
 async fn undo_hook(cx: &Pods, pod: &Pod) -> Result<()> {
     if pod.cell.get().hooks.run != Mark::None {
         cx.notices.hooks.undo_run_pod_sandbox(pod).await;
@@ -356,8 +356,8 @@ fn asks_for(wanted: &PodRecord, pod: &Pod) -> bool {
     record.config == wanted.config && record.runtime_handler == wanted.runtime_handler
 }
 
-/// The name is taken by a sandbox that is there. As long as no client has named that, this may be the one that asked for
-/// it and lost the answer. A sandbox that has ended, or whose creation failed and that stayed, is nobody's answer.
+/// The answer for a used name. While no client has used the sandbox's id, the request may repeat a
+/// lost answer. A sandbox that has ended, or whose failed creation stayed, is no answer.
 fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     let record = pod.cell.get();
     let lives = record.phase == PodPhase::Ready && record.hooks.stop == Mark::None;
@@ -377,7 +377,7 @@ fn again(pod: &Pod, wanted: &PodRecord) -> Result<String> {
     Err(Error::new(Kind::Exists, text))
 }
 
-/// An undo that failed keeps the sandbox, NOTREADY, with the step named (invariant 7).
+/// A failed undo keeps the sandbox, NOTREADY, and records the step (invariant 7).
 async fn note(pod: &Pod, step: &str, undone: Result<()>) {
     let Err(error) = undone else { return };
     tracing::error!(pod = %pod.id, step, %error, "undo of a failed RunPodSandbox");
@@ -385,7 +385,7 @@ async fn note(pod: &Pod, step: &str, undone: Result<()>) {
         .cell
         .record_fact(|record| {
             record.phase = PodPhase::NotReady;
-            // Plugins were told both by the undo of their hook, if they were told of Run.
+            // The undo of the hook sent both to plugins, if they got Run.
             record.hooks.stop = Mark::Done;
             record.hooks.remove = Mark::Done;
             record

@@ -1,5 +1,5 @@
-//! What a sandbox has of this machine: cgroup, namespaces and files, network. What is made here is given back here,
-//! whoever asks for it: the undo of RunPodSandbox, StopPodSandbox, recovery, or a removal by the id alone.
+//! Resources of a sandbox on this machine: cgroup, namespaces and files, network. This file makes
+//! and releases them, for RunPodSandbox and its undo, StopPodSandbox, recovery, and removal by id.
 
 use std::{net::IpAddr, path::PathBuf, str::FromStr as _, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
 use crate::{blocking::blocking, config::NriNetwork, oci::SandboxPlan};
 
 impl Node {
-    /// The hostname containers see: the pod's, or the node's on the node's network (CRI-205).
+    /// The hostname in containers: the pod's, or the node's on the node's network (CRI-205).
     pub fn hostname(&self, record: &PodRecord) -> String {
         if record.host_network() || record.config.hostname.is_empty() {
             self.name.clone()
@@ -23,10 +23,10 @@ impl Node {
         }
     }
 
-    /// Makes the pod's cgroup, by a leaf in it that is our own.
+    /// Makes the pod's cgroup, by a leaf in it that belongs to us.
     ///
     /// # Errors
-    /// What could not be made.
+    /// The cgroup that could not be made.
     pub async fn make_cgroup(&self, record: &PodRecord) -> Result<()> {
         self.cgroup(&record.cgroup_leaf())?
             .hold_parent(&record.id)
@@ -34,10 +34,10 @@ impl Node {
             .step("cgroup")
     }
 
-    /// The sandbox's leaf, and parents that were made for it, once they are empty. Idempotent.
+    /// Removes the sandbox's leaf, and its empty parents that were made for it. Idempotent.
     ///
     /// # Errors
-    /// What is left.
+    /// The cgroup that could not be removed.
     pub async fn release_cgroup(&self, record: &PodRecord) -> Result<()> {
         self.cgroup(&record.cgroup_leaf())?
             .remove(CGROUP_GONE)
@@ -45,10 +45,10 @@ impl Node {
             .step("cgroup")
     }
 
-    /// Pins the namespaces, `lo` up, hostname and sysctls set; and makes the pod's files.
+    /// Pins the namespaces, sets up `lo`, hostname and sysctls, and makes the pod's files.
     ///
     /// # Errors
-    /// What could not be made; the caller calls [`Self::release_namespaces`].
+    /// The step that failed; the caller calls [`Self::release_namespaces`].
     pub async fn make_namespaces(
         &self,
         record: &Arc<PodRecord>,
@@ -80,10 +80,10 @@ impl Node {
         })
     }
 
-    /// Namespaces and the pod's files. Idempotent.
+    /// Removes namespaces and the pod's files. Idempotent.
     ///
     /// # Errors
-    /// What is left.
+    /// The resource that could not be removed.
     pub async fn release_namespaces(&self, id: &str) -> Result<()> {
         let (pins, files) = (self.dirs.namespaces(id), self.dirs.files(id));
         let machine = Arc::clone(&self.machine);
@@ -95,7 +95,7 @@ impl Node {
     }
 
     /// # Errors
-    /// What is left.
+    /// The namespace that could not be unpinned.
     pub async fn unpin(&self, id: &str) -> Result<()> {
         let pins = self.dirs.namespaces(id);
         let machine = Arc::clone(&self.machine);
@@ -104,17 +104,17 @@ impl Node {
     }
 
     /// # Errors
-    /// What is left.
+    /// The file that could not be removed.
     pub async fn remove_files(&self, id: &str) -> Result<()> {
         let files = self.dirs.files(id);
         let machine = Arc::clone(&self.machine);
         blocking(move || files.remove(&*machine)).await
     }
 
-    /// Gives the pod its addresses; `None` on the node's network, and where NRI plugins are the network.
+    /// Attaches the pod to its network; `None` on the node's network, or if NRI plugins provide it.
     ///
     /// # Errors
-    /// What the network layer says; the caller calls [`Self::release_network`].
+    /// The network layer's error; the caller calls [`Self::release_network`].
     pub async fn attach(&self, record: &PodRecord) -> Result<Option<PodNetwork>> {
         let Some(netns) = record.namespaces.net.clone() else {
             return Ok(None);
@@ -146,10 +146,10 @@ impl Node {
         }))
     }
 
-    /// Checks the addresses that NRI plugins gave the pod.
+    /// Checks the addresses that NRI plugins assigned to the pod.
     ///
     /// # Errors
-    /// For a pod that could not have them, or that has none at all.
+    /// For invalid addresses, and for a pod without any.
     pub fn check_plugin_ips(&self, record: &PodRecord, ips: &[IpAddr]) -> Result<()> {
         let own = record.namespaces.net.is_some();
         if !own && !ips.is_empty() {
@@ -166,10 +166,10 @@ impl Node {
         Ok(())
     }
 
-    /// Idempotent; false where the network was never asked, and there is nothing to do.
+    /// Idempotent; false if the network was never requested.
     ///
     /// # Errors
-    /// What the network layer says; kubelet retries (CRI-114).
+    /// The network layer's error; kubelet retries (CRI-114).
     pub async fn release_network(&self, record: &PodRecord) -> Result<bool> {
         if record.network_begun {
             let detached = self.machine.detach(&record.id).await;
@@ -201,7 +201,7 @@ fn pin_spec(plan: &SandboxPlan) -> namespaces::PinSpec {
     }
 }
 
-/// What the network layer needs to know of a pod.
+/// The network layer's request for a pod.
 fn attach_request(record: &PodRecord, netns: PathBuf) -> Result<Attach> {
     let metadata = record.metadata();
     Ok(Attach {

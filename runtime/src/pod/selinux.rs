@@ -1,4 +1,4 @@
-//! SELinux labels in the steps of a pod and its containers: chosen for a new pod, and put on what a container is to read.
+//! SELinux labels in the steps of pods and containers: chosen for a new pod, applied to host trees.
 
 use std::{fs, iter};
 
@@ -19,10 +19,10 @@ use crate::{
     walk::Waiting,
 };
 
-/// With a level that no pod on record has: chosen by [`oci::selinux::pod`].
+/// Chooses labels with a level that no recorded pod has, by [`oci::selinux::pod`].
 ///
 /// # Errors
-/// For options that are invalid, or that this host cannot serve.
+/// For options that are invalid or unsupported on this host.
 pub(super) fn of_new_pod(
     config: &cri::PodSandboxConfig,
     id: &str,
@@ -50,10 +50,10 @@ pub(super) fn of_new_pod(
     )?)
 }
 
-/// Trees on the host that the container is to read: what CRI says (CRI-244), and what its image has as VOLUME.
+/// Labels host trees that the container may read: those of CRI (CRI-244) and the image's VOLUMEs.
 ///
 /// # Errors
-/// Names the tree; where nothing is enforced it is only logged.
+/// Names the tree. In permissive mode it is only logged.
 #[expect(clippy::disallowed_methods, reason = "in blocking()")]
 pub(super) async fn relabel_trees(
     dirs: &Dirs,

@@ -1,4 +1,4 @@
-//! Who set what: the plugins behind a field of an adjustment that cannot be had, for the error that says so.
+//! The plugins behind a field of an adjustment that cannot be applied, for error messages.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use proto_nri::{ContainerAdjustment, FieldOwners, OwningPlugins};
 use super::error::{Error, Result};
 use crate::oci::{HostView, SpecError};
 
-/// An error about an adjustment of the container `id`, with the field's setters behind the field.
+/// Adds the field's setters to an error about an adjustment of the container `id`.
 pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
     let owners = owners.owners.get(id);
     let found = error.field().map(|field| {
@@ -23,7 +23,7 @@ pub fn named(error: SpecError, owners: &OwningPlugins, id: &str) -> SpecError {
     }
 }
 
-/// The plugins that set anything of the container `id`.
+/// The plugins that set any field of the container `id`.
 pub fn all(owners: &OwningPlugins, id: &str) -> Vec<String> {
     let owners = owners.owners.get(id).into_iter();
     let owners = owners.flat_map(|of| {
@@ -33,8 +33,8 @@ pub fn all(owners: &OwningPlugins, id: &str) -> Vec<String> {
     named_in(owners)
 }
 
-/// The plugins that set the field at this path, `adjust.mounts["/x"]` or `adjust.linux.oom_score_adj`: by its key where it
-/// has one, all of them where not.
+/// The plugins that set the field at this path, `adjust.mounts["/x"]` or
+/// `adjust.linux.oom_score_adj`: by its key, or all of them without a key.
 pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
     let Some(path) = path.strip_prefix("adjust.") else {
         return Vec::new();
@@ -43,7 +43,7 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
         Some((path, key)) => (path, key.strip_suffix(']')),
         None => (path, None),
     };
-    // Errors write CDI with capitals.
+    // Errors write CDI in capitals.
     let pointer = format!("/{}", path.replace('.', "/").to_ascii_lowercase());
     let Some(field) = place::at(&pointer) else {
         return Vec::new();
@@ -57,7 +57,7 @@ pub fn setters(owners: &FieldOwners, path: &str) -> Vec<String> {
     named_in(all)
 }
 
-/// Each plugin once. One that removed a field did not set it.
+/// Each plugin once. A plugin that removed a field did not set it.
 fn named_in<'a>(owners: impl Iterator<Item = &'a String>) -> Vec<String> {
     let owners = owners.filter_map(|owner| owner.parse().ok());
     let owners: Vec<Owner> = owners
@@ -67,10 +67,10 @@ fn named_in<'a>(owners: impl Iterator<Item = &'a String>) -> Vec<String> {
     plugins.into_iter().map(ToString::to_string).collect()
 }
 
-/// Mounts that plugins asked for, as the start of their container meets them.
+/// Mounts that plugins requested, for the start of their container.
 #[derive(Clone)]
 pub struct AdjustedMounts {
-    /// Destination, source of a bind, and who set it.
+    /// Destination, source of a bind, and its plugin.
     mounts: Vec<(String, Option<String>, String)>,
 }
 
@@ -91,7 +91,7 @@ impl AdjustedMounts {
         }
     }
 
-    /// What was there when the container was created may have gone meanwhile.
+    /// Checks the mounts again: sources may be removed after the creation of the container.
     ///
     /// # Errors
     /// Names the mount and its plugin.
@@ -110,14 +110,14 @@ impl AdjustedMounts {
         }
     }
 
-    /// The create helper names a mount that fails by its destination; who wanted it is for us to say.
+    /// Adds the plugin of a failed mount to the create helper's error, which has the destination.
     pub fn name_in(&self, text: &str) -> String {
         for (to, _, by) in &self.mounts {
             let mount = format!("mount {to}: ");
             if let Some((before, after)) = text.split_once(&mount) {
                 return format!("{before}mount {to} (set by {by}): {after}");
             }
-            // libcontainer's words for what is no bind.
+            // libcontainer's text for mounts that are not binds.
             if text.contains(&format!("destination: {to:?},")) {
                 return format!("mount {to} (set by {by}): {text}");
             }

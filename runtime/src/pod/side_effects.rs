@@ -1,5 +1,5 @@
-//! Updates and evictions of other containers that plugins ask for: in the answer to an event, or of their own
-//! accord. The one place that applies them.
+//! Updates and evictions of other containers that plugins request, in an answer or unsolicited.
+//! Only this file applies them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::trace::{Action, EventLog};
 
-/// Applies the changes to other containers in an answer to an event of this container: evictions first, since they are
-/// not awaited. A failure is recorded under this pod and container, and sent to the plugins that requested the change.
+/// Applies the changes that plugins requested in an answer to an event of this container; evictions
+/// come first, since they are not awaited. A failure is recorded here and sent to its plugin.
 pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEffects) {
     let mut all_failed = Vec::new();
     for ContainerEviction {
@@ -59,10 +59,10 @@ pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEff
     }
 }
 
-/// Into the other pod's queue, not awaited; the container is stopped without grace (NRI-570).
+/// Queues a stop without grace in the other pod; not awaited (NRI-570).
 ///
 /// # Errors
-/// There is no such container.
+/// The container does not exist.
 pub fn evict(
     registry: &Registry,
     log: &EventLog,
@@ -78,16 +78,16 @@ pub fn evict(
         reason: reason.clone(),
     };
     event_log::record(log, &pod, Some(&container), evicted);
-    // The first counts.
+    // The first eviction wins.
     let _ = container.evicted.set(Eviction { plugin, reason });
     let grace = Duration::ZERO;
     pod.post_container(&container.id, Op::Stop { grace });
     Ok(())
 }
 
-/// At once, waiting for no pod; after a failure the rest goes on.
-/// Returns those that failed and were not to be ignored, for the caller to log with their plugin.
-/// An update that changes nothing also fails if its container does not exist.
+/// Applies updates at once, without waiting for pods; continues after a failure. Returns the
+/// failures that must not be ignored, for the caller to log with their plugin. An empty update also
+/// fails if its container does not exist.
 pub async fn update(
     node: &Arc<Node>,
     registry: &Registry,

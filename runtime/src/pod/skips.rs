@@ -1,5 +1,5 @@
-//! Steps of a removal that cannot be carried out, and are left on request (`cairn rm --force`): a removal is never a
-//! wall, and what it left is named.
+//! Failing steps of a removal that are skipped on request (`cairn rm --force`), so that every
+//! removal can complete. Each skipped step is reported.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,14 +14,14 @@ pub struct Skips {
 }
 
 impl Skips {
-    /// One that passes over failures from the start.
+    /// Skips failures from the start.
     pub fn on_demand() -> Self {
         let skips = Self::default();
         skips.demand();
         skips
     }
 
-    /// From now on a step that fails is noted and passed over.
+    /// From now on failing steps are recorded and skipped.
     pub fn demand(&self) {
         self.demanded.store(true, Ordering::Release);
     }
@@ -31,7 +31,7 @@ impl Skips {
     }
 
     /// # Errors
-    /// The step's own, unless it is to be skipped.
+    /// The step's own, unless it is skipped.
     pub fn pass(&self, object: &str, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if self.demanded() => {
@@ -43,7 +43,7 @@ impl Skips {
         }
     }
 
-    /// What was skipped so far.
+    /// The steps skipped so far.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.steps.lock())
     }

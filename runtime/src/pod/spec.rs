@@ -1,5 +1,5 @@
-//! A container's specs on disk, beside its record: what was built from CRI, what plugins made
-//! of it, and who set what. Written at creation and at each update of resources.
+//! A container's specs on disk, beside its record: the spec from CRI, the adjusted spec, and the
+//! owners of fields. Written at creation and at each update of resources.
 
 use std::{fs, io, path::PathBuf};
 
@@ -17,13 +17,13 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Specs {
     schema: u32,
-    /// As built from CRI, before any plugin; absent where no plugin changed it.
+    /// As built from CRI, before plugins; absent if no plugin changed it.
     pub base: Option<Spec>,
     /// The merged adjustment of all plugins.
     pub adjustment: proto_nri::ContainerAdjustment,
     /// Which plugin set which field.
     pub owners: proto_nri::OwningPlugins,
-    /// What the container is, or will be, made from; its resources are kept up to date.
+    /// The spec that the container is made from; its resources are kept up to date.
     pub spec: Spec,
 }
 
@@ -47,10 +47,10 @@ pub struct SpecStore {
 }
 
 impl SpecStore {
-    /// Before anything is written: what a crash left half written goes.
+    /// Opens the store and removes half-written files of a crash. Call it before any write.
     ///
     /// # Errors
-    /// When the directory cannot be made, or read.
+    /// When the directory cannot be made or read.
     pub fn open(dir: PathBuf, unsynced: Unsynced) -> Result<Self, store::Error> {
         store::make_dir(&dir)?;
         store::discard_unfinished(&dir)?;
@@ -62,7 +62,7 @@ impl SpecStore {
     }
 
     /// # Errors
-    /// A file that is not there, not readable, or of a newer schema.
+    /// The file is missing, unreadable, or of a newer schema.
     pub async fn read(&self, id: &str) -> Result<Specs> {
         let (specs, id) = (self.clone(), id.to_owned());
         blocking(move || specs.read_blocking(&id)).await
@@ -71,7 +71,7 @@ impl SpecStore {
     /// [`Self::read`] for recovery, which may block.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::read`].
     #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn read_blocking(&self, id: &str) -> Result<Specs> {
         let what = format!("container {id}: read its spec");
@@ -83,10 +83,10 @@ impl SpecStore {
         }
     }
 
-    /// Whole at once; on disk after the next [`Unsynced::sync`].
+    /// Replaces the file atomically; it is on disk after the next [`Unsynced::sync`].
     ///
     /// # Errors
-    /// When the file system refuses; the old file is then still there.
+    /// When the file system refuses; the old file stays.
     pub async fn write(&self, id: &str, specs: &Specs) -> Result<()> {
         let (path, unsynced) = (self.path(id), self.unsynced.clone());
         let bytes = serde_json::to_vec(specs).step(&format!("container {id}: encode its spec"))?;

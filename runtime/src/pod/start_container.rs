@@ -1,6 +1,6 @@
 //! StartContainer (CRI-131): cgroup, monitor and init, the NRI hook, the start.
 //!
-//! Until init runs its program nothing is recorded: a monitor whose daemon vanished undoes
+//! The record stays CREATED until init runs its program: a monitor without its daemon undoes
 //! itself, and the container is still CREATED after a restart.
 
 use std::{
@@ -33,12 +33,12 @@ use crate::{
     trace::Action,
 };
 
-/// How long a stop or removal lets mounts and OCI hooks of a start go on.
+/// Time that a stop or removal leaves to mounts and OCI hooks of a start.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// # Errors
-/// The step that failed; the container is then EXITED with reason `StartError`, and nothing of
-/// it runs.
+/// The step that failed; the container is then EXITED with reason `StartError`, and none of its
+/// processes runs.
 pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
     match start(cx, pod, container).await {
         Ok(monitor) => {
@@ -75,7 +75,7 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     Ok(monitor)
 }
 
-/// Everything up to an init that waits for its start.
+/// Runs everything up to an init that waits for its start.
 async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor, Process)> {
     let node = &cx.node;
     let record = container.cell.get();
@@ -115,14 +115,14 @@ async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor,
     let launched = tokio::select! {
         biased;
         launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
-        // The monitor undoes what it did, as far as the kernel lets it.
+        // The monitor undoes its work, as far as the kernel permits.
         () = container.ends_within(PATIENCE) => Err(format!(
             "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
             PATIENCE.as_secs()
         )),
     };
     let (unmounting, id) = (Arc::clone(node), container.id.clone());
-    // Not awaited: an unmount waits for the kernel's grace period, the container need not.
+    // Not awaited: an unmount waits for the kernel's grace period, but the container need not.
     tokio::spawn(blocking(move || unmounting.unmount_root(&id)));
     let monitor = launched.map_err(|why| match group.oom_kills() {
         Ok(1..) => Error::failed(format!(
@@ -139,7 +139,7 @@ async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor,
     Ok((monitor, process))
 }
 
-/// Paths that others named: sources of mounts are still there, and the log gets its directory (CRI-254).
+/// Looks up foreign paths: checks mount sources, and makes the log directory (CRI-254).
 async fn look_up(
     node: &Node,
     pod: &Pod,
@@ -161,7 +161,7 @@ async fn look_up(
     node.lookups.run(&pod.id, ending, looked_up).await?
 }
 
-/// For the moment in which its own mount namespace is made.
+/// Mounts the root until the container's own mount namespace exists.
 #[expect(clippy::disallowed_methods, reason = "in blocking()")]
 async fn mount_root(node: &Node, pod: &Pod, container: &Container, specs: &Specs) -> Result<()> {
     let rootfs = node
@@ -187,7 +187,7 @@ async fn mount_root(node: &Node, pod: &Pod, container: &Container, specs: &Specs
     .step("root file system")
 }
 
-/// Nothing runs, the container is EXITED, and plugins that knew of it are told.
+/// Ends all processes, marks the container EXITED, and notifies the plugins that know it.
 async fn failed(cx: &Pods, pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
     container_exit::give_back(&cx.node, container).await;
     let written = container
@@ -223,7 +223,7 @@ fn memory_limit(spec: &Spec) -> String {
     })
 }
 
-/// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.
+/// The process whose PID namespace it joins. A spec can name it only by a pid, which may be reused.
 fn join(registry: &Registry, pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
     let Some(path) = pid_namespace(&specs.spec) else {
         return Ok(None);
@@ -235,14 +235,14 @@ fn join(registry: &Registry, pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
             Error::failed("the process whose PID namespace it was to join has ended")
         });
     }
-    // A plugin chose it: of one of our pods, or another that only the kernel knows.
+    // A plugin chose it: a process of our pods, or one that only the kernel knows.
     let is_running = |phase| phase == ContainerPhase::Running;
     let ready = registry.pods().into_iter();
     let mut ready = ready.filter(|pod| pod.cell.get().phase == PodPhase::Ready);
     Ok(ready.find_map(|pod| joined(&pod, path, is_running)))
 }
 
-/// The process of a pod, its containers' in these phases among them, whose PID namespace has this path.
+/// The process of a pod, or of its containers in these phases, whose PID namespace has this path.
 fn joined(pod: &Pod, path: &Path, phase: impl Fn(ContainerPhase) -> bool) -> Option<Join> {
     let record = pod.cell.get();
     let containers = pod.containers().into_iter().map(|c| c.cell.get());

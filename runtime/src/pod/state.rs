@@ -1,4 +1,4 @@
-//! A pod and a container as they are in memory: shared by the pod's driver, the steps it runs, and readers.
+//! A pod and a container in memory, shared by the pod's driver, its steps, and readers.
 
 use std::{
     collections::BTreeMap,
@@ -27,20 +27,20 @@ use super::{
 };
 use crate::{monitor::Monitor, store::Cell};
 
-/// Requests in a pod's queue before senders wait.
+/// Capacity of a pod's queue; further senders wait.
 const QUEUE: usize = 64;
-/// How long a stop or removal lets a look-up of paths go on.
+/// Time that a stop or removal leaves to a look-up of paths.
 pub const LOOKUP: Duration = Duration::from_secs(1);
 
-/// One pod: shared by its driver, the steps it runs, and readers.
+/// One pod: shared by its driver, its steps, and readers.
 pub struct Pod {
     pub id: String,
     pub cell: Cell<PodRecord>,
     containers: RwLock<BTreeMap<String, Arc<Container>>>,
     queue: mpsc::Sender<Request>,
-    /// Some client has named its id: from here on, whoever asks for its creation is another one (CRI-113).
+    /// A client has used its id: a later request for its creation is another one (CRI-113).
     known: AtomicBool,
-    /// What a forced removal passes over.
+    /// Failures that a forced removal skips.
     pub skips: Skips,
 }
 
@@ -51,29 +51,29 @@ pub struct Eviction {
     pub reason: String,
 }
 
-/// One container: shared by its pod's driver, the steps it runs, and readers.
+/// One container: shared by its pod's driver, its steps, and readers.
 pub struct Container {
     pub id: String,
     pub cell: Cell<ContainerRecord>,
     /// The connection to its monitor, from start to removal.
     monitor: Mutex<Option<Monitor>>,
-    /// The deadline of a stop under way.
+    /// The deadline of a running stop.
     pub grace: Grace,
-    /// One change of resources at a time, from whichever side it comes.
+    /// One change of resources at a time, from CRI or from plugins.
     pub resources_turn: tokio::sync::Mutex<()>,
-    /// True once an exit is on record and has been told to plugins (`container_exit.rs`).
+    /// True once an exit is recorded and plugins are notified (`container_exit.rs`).
     exit_told: watch::Sender<bool>,
-    /// As [`Pod`]'s.
+    /// As in [`Pod`].
     known: AtomicBool,
-    /// Why a plugin wanted it stopped, if one did.
+    /// The reason of a plugin that requested its stop.
     pub evicted: OnceLock<Eviction>,
-    /// What of its NRI message the spec says, encoded, which is a third in size; kept only where NRI is on.
+    /// The spec's part of its NRI message, encoded (a third of the size); only with NRI on.
     message: Mutex<Option<Box<[u8]>>>,
-    /// What a forced removal of this container alone passes over.
+    /// Failures that a forced removal of this container alone skips.
     pub skips: Skips,
-    /// Somebody has asked for its stop or removal: look-ups of paths end (`host/lookup.rs`).
+    /// Its stop or removal was requested: look-ups of paths end (`host/lookup.rs`).
     pub ending: CancellationToken,
-    /// A process of it outlived SIGKILL: its cgroup is not waited for again.
+    /// One of its processes outlived SIGKILL: nothing waits for its cgroup again.
     pub unkillable: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Pod {
         (pod, receiver)
     }
 
-    /// True when a stop has completed: everything is given back, the hook was told.
+    /// True when a stop has completed: everything is released and the hook was sent.
     pub fn stopped(&self) -> bool {
         let record = self.cell.get();
         record.phase == PodPhase::NotReady
@@ -101,7 +101,7 @@ impl Pod {
             && !record.network_begun
     }
 
-    /// The pinned user namespace, opened, where the pod has one.
+    /// Opens the pinned user namespace, if the pod has one.
     ///
     /// # Errors
     /// When the pin cannot be opened.
@@ -128,12 +128,12 @@ impl Pod {
             .cloned()
     }
 
-    /// All of them, also those still being created.
+    /// All containers, including those still being created.
     pub fn containers(&self) -> Vec<Arc<Container>> {
         self.containers.read().values().cloned().collect()
     }
 
-    /// Those that clients see, as they are now, oldest first.
+    /// The containers that clients see, as of now, oldest first.
     pub fn visible_containers(&self) -> Vec<Arc<ContainerRecord>> {
         let mut records: Vec<_> = self
             .containers()
@@ -154,11 +154,11 @@ impl Pod {
         self.containers.write().remove(id);
     }
 
-    /// Puts an operation on the pod into its queue and waits for its end. Dropping the future abandons the answer, not
-    /// the work (CRI-008). Returns the id of the pod, or of the container that was created.
+    /// Queues an operation on the pod and waits for its end. Dropping the future abandons the
+    /// answer, not the work (CRI-008). Returns the id of the pod, or of the created container.
     ///
     /// # Errors
-    /// The operation's own, or [`Kind::Unavailable`] when the daemon is ending.
+    /// The error of the operation, or [`Kind::Unavailable`] when the daemon is shutting down.
     pub async fn ask(&self, op: Op) -> Result<String> {
         self.send(op, None).await
     }
@@ -166,7 +166,7 @@ impl Pod {
     /// [`Self::ask`] for an operation on a container.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::ask`].
     pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
         self.send(op, Some(id.to_owned())).await
     }
@@ -185,14 +185,14 @@ impl Pod {
             reply,
         };
         if self.queue.send(request).await.is_err() {
-            // The driver ends only when its pod was removed.
+            // The driver ends only when its pod is removed.
             return Err(Error::no_sandbox(&self.id));
         }
         answer.await.map_err(lost)?
     }
 
-    /// Puts a request into the queue and does not wait for its end: how one pod's work reaches
-    /// into another pod (ARCHITECTURE.md, "Who waits for whom" 2).
+    /// Queues a request and does not wait for its end. Work of one pod reaches into another pod
+    /// only this way (ARCHITECTURE.md, "Who waits for whom" 2).
     pub fn post_container(self: &Arc<Self>, id: &str, op: Op) {
         let (pod, id) = (Arc::clone(self), id.to_owned());
         tokio::spawn(async move {
@@ -265,27 +265,27 @@ impl Container {
         self.message.lock().is_some()
     }
 
-    /// See `message.rs: container` for the whole of it. `None` where its spec is not known.
+    /// `message.rs: container` adds the current state. `None` if the spec is not known.
     pub fn message(&self) -> Option<proto_nri::Container> {
         let message = self.message.lock();
-        // What we have encoded can be decoded.
+        // We encoded it, so it can be decoded.
         proto_nri::Container::decode(&**message.as_ref()?).ok()
     }
 
-    /// The exit is on record and told: whoever waits in [`Self::wait_exit_told`] goes on.
+    /// The exit is recorded and plugins are notified: callers of [`Self::wait_exit_told`] go on.
     pub fn set_exit_told(&self) {
         self.exit_told.send_replace(true);
     }
 
     pub async fn wait_exit_told(&self) {
-        // The sender lives in self: the wait cannot fail.
+        // `self` owns the sender, so the wait cannot fail.
         let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
     }
 
-    /// The result of `work`, which is dropped where the container is to end and what began now has had `patience`.
+    /// The result of `work`, which is dropped if the container is to end and `patience` has passed.
     ///
     /// # Errors
-    /// WrongState, then.
+    /// WrongState, if it is dropped.
     pub async fn unless_it_ends<T>(
         &self,
         patience: Duration,
@@ -301,7 +301,7 @@ impl Container {
         }
     }
 
-    /// Ready once its stop or removal was asked for, and what began now has had `patience`.
+    /// Ready when its stop or removal was requested and `patience` from this call has passed.
     pub async fn ends_within(&self, patience: Duration) {
         let begun = Instant::now();
         self.ending.cancelled().await;

@@ -1,5 +1,5 @@
 //! StopContainer (CRI-132, CRI-133): the stop signal, a grace period that a second call may
-//! shorten, then SIGKILL to the whole cgroup.
+//! shorten, then SIGKILL to the entire cgroup.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::monitor::Ending;
 
-/// A killed process that is not gone by then is stuck in the kernel.
+/// After this time a killed process is considered stuck in the kernel.
 const DEATH: Duration = Duration::from_secs(10);
-/// A monitor that has not passed SIGKILL on by then does not answer at all (it is stopped, or stuck on a disk): it is
-/// killed itself, and what it kept with it.
+/// A monitor that has not delivered SIGKILL after this time does not answer at all (it is stopped,
+/// or stuck on a disk): it is killed with its processes.
 const UNANSWERED: Duration = Duration::from_secs(10);
-/// Between the tries of the background killer.
+/// Interval of the background killer.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Tries of the background killer before it leaves the rest to the next Stop.
+/// Attempts of the background killer before it leaves the rest to the next Stop.
 const TRIES: u32 = 120;
 
-/// Returns when the container has ended and plugins were told (`container_exit.rs`). The driver has set the deadline.
+/// Returns when the container has ended and plugins are notified. The driver sets the deadline.
 ///
 /// # Errors
 /// TimedOut when the process does not die; a background killer goes on.
@@ -34,7 +34,7 @@ pub async fn run(
     grace: Duration,
 ) -> Result<()> {
     if !grace.is_zero() {
-        // The grace period runs whether or not the monitor answers.
+        // The grace period runs even if the monitor does not answer.
         let signalled = async {
             let signal = container.cell.get().stop_signal_number;
             if let Some(monitor) = container.monitor()
@@ -54,7 +54,7 @@ pub async fn run(
     kill(cx, pod, container).await
 }
 
-/// SIGKILL to everything in the container, and the wait for its end, which plugins are told.
+/// Kills everything in the container, and waits until it has ended and plugins are notified.
 ///
 /// # Errors
 /// TimedOut when the process does not die.
@@ -67,7 +67,7 @@ pub async fn kill(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) ->
         return Ok(());
     }
     if has_ended(container) {
-        // It did die: what takes so long is a plugin, its monitor or its cgroup.
+        // The process has died; a plugin, its monitor or its cgroup is slow.
         container.wait_exit_told().await;
         return Ok(());
     }
@@ -97,7 +97,7 @@ async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Container) {
     let launcher = &node.launcher;
     let dir = node.dirs.container(&container.id);
     let monitor = container.monitor();
-    // Its end is on record before its monitor is let go: whoever recorded it gives back what is left.
+    // Its end is recorded before its monitor is released; the recorder releases the rest.
     if has_ended(container) {
         return;
     }
@@ -108,7 +108,7 @@ async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Container) {
             Ok(Err(error)) => {
                 tracing::warn!(container = %container.id, %error, "could not be killed")
             }
-            // Its watcher learns of its end, and does the rest by the cgroup.
+            // Its watcher learns of its end, and cleans up by the cgroup.
             Err(_) => {
                 tracing::warn!(container = %container.id, "its monitor does not answer: killed, and the container with it");
                 if let Err(error) = launcher.end_monitor(&dir).await {
@@ -118,7 +118,7 @@ async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Container) {
         }
         return;
     }
-    // Unknown since a restart: killed by its cgroup, and nobody else will tell of its end.
+    // Unknown since a restart: killed by its cgroup, and without a watcher that reports its end.
     match launcher.cleanup(&dir).await {
         Ok(exit) => {
             let ending = exit.map_or(Ending::Lost, Ending::Exited);

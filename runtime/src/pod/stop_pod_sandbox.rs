@@ -1,11 +1,11 @@
 //! StopPodSandbox (CRI-114, NRI-1130 to NRI-1134).
 //!
 //! ```text
-//!  containers ─► hook StopPodSandbox ─► pause ─► network ─► image volumes ─► namespaces, files ─► cgroup
+//!  containers ─► hook C-02 ─► pause ─► network ─► image volumes ─► namespaces, files ─► cgroup
 //! ```
 //!
-//! Every step is idempotent and its result is on record, so that a second call, or a restart,
-//! resumes where the last one failed; the hook is not sent twice.
+//! Every step is idempotent and its result is recorded, so that a second call, or a restart,
+//! resumes at the failed step; the hook is not sent twice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,8 +21,8 @@ use super::{
 use crate::{fault, trace::Action};
 
 /// # Errors
-/// The step that failed; the sandbox stays NOTREADY and a second call resumes there. Or it is stopped,
-/// and a plugin that wants its failures to fail the request did not answer.
+/// The step that failed; the sandbox stays NOTREADY and a second call resumes there. Or it is
+/// stopped, and a plugin whose failures must fail the request did not answer.
 pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     let what = format!("sandbox {}: stop", pod.id);
     let cell = &pod.cell;
@@ -65,7 +65,7 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     told.map_err(|error| error.at(&what))
 }
 
-/// What runs of this pod and cannot be served is not taken its network and namespaces from under.
+/// The network and namespaces of a running held container must stay.
 fn refuse_held(cx: &Pods, pod: &Pod) -> Result<()> {
     match cx.registry.held().containers_of(&pod.id).first() {
         Some(held) => Err(held.refusal("container")),
@@ -73,7 +73,7 @@ fn refuse_held(cx: &Pods, pod: &Pod) -> Result<()> {
     }
 }
 
-/// Gives back what the sandbox holds, in order; stops at the first step that fails.
+/// Releases the sandbox's resources in order; stops at the first failing step.
 async fn release(cx: &Pods, pod: &Pod) -> Result<()> {
     let (skips, node, record) = (&pod.skips, &cx.node, pod.cell.get());
     fault::pass("pod.stop.pause").await.step("pause")?;
@@ -98,7 +98,7 @@ async fn release(cx: &Pods, pod: &Pod) -> Result<()> {
     skips.pass("cgroup", node.release_cgroup(&record).await)
 }
 
-/// All at once; no grace, kubelet gave it before (CRI-114).
+/// All at once and without grace, which kubelet gave before (CRI-114).
 async fn stop_containers(pod: &Arc<Pod>) -> Result<()> {
     let mut stops = tokio::task::JoinSet::new();
     for container in pod.containers() {
@@ -106,7 +106,7 @@ async fn stop_containers(pod: &Arc<Pod>) -> Result<()> {
         stops.spawn(async move {
             let grace = Duration::ZERO;
             pod.ask_container(&id, Op::Stop { grace }).await?;
-            // An exit that was noticed before this stop may still be being told to plugins.
+            // Plugins may still be receiving an exit from before this stop.
             if let Some(container) = pod.container(&id)
                 && container.cell.get().phase == ContainerPhase::Exited
             {

@@ -1,10 +1,10 @@
-//! What no record owns, at the end of a recovery: it is removed. What is held is owned.
+//! Removes objects without a record at the end of a recovery. Held objects have records.
 
 use std::{collections::HashSet, fs, path::Path};
 
 use super::{dirs::remove_large_dir, node::Node, pods::Pods, registry::Registry};
 
-/// At the end of a recovery alone: a pod that is being made is not among the owners.
+/// Only at the end of a recovery: a pod that is being made is not among the owners.
 pub(super) async fn sweep(cx: &Pods) {
     let (node, (pods, containers)) = (&cx.node, owners(&cx.registry));
     if let Err(error) = node.machine.gc(&pods).await {
@@ -69,7 +69,7 @@ async fn sweep_containers(node: &Node, containers: &HashSet<String>) {
     }
 }
 
-/// systemd's scopes and slices that were made for what is no more.
+/// Removes systemd's scopes and slices of removed objects.
 async fn sweep_units(node: &Node, pods: &HashSet<String>, containers: &HashSet<String>) {
     let Some(systemd) = node.cgroups.systemd() else {
         return;
@@ -89,19 +89,19 @@ async fn sweep_units(node: &Node, pods: &HashSet<String>, containers: &HashSet<S
     for name in scopes {
         log("unit", &name, systemd.kill(&name).await);
     }
-    // From the bottom up: what lies in a slice has the longer name.
+    // Children first: a unit in a slice has the longer name.
     slices.sort_by_key(|name| std::cmp::Reverse(name.len()));
     for name in slices {
         match node.cgroups.stop_slice(&name).await {
             Ok(true) => tracing::warn!(id = name, "slice without a pod: stopped"),
-            // Others have something in it.
+            // The unit is in use.
             Ok(false) => {}
             Err(error) => tracing::error!(id = name, %error, "slice without a pod"),
         }
     }
 }
 
-/// Ids of what lies in `dir` and is not among the owners'.
+/// Ids of entries in `dir` that are not among the owners'.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"

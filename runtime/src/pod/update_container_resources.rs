@@ -12,8 +12,8 @@ use super::{
 use crate::{fault, trace::Action};
 
 /// # Errors
-/// A plugin's refusal, or the first value that could not be applied, with the plugins that set values; the old values
-/// hold then.
+/// A plugin's veto, or the first value that could not be applied, with the plugins that set values;
+/// the old values then stay.
 pub async fn run(
     cx: &Pods,
     pod: &Pod,

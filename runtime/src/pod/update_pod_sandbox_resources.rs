@@ -1,12 +1,12 @@
-//! UpdatePodSandboxResources (CRI-121, NRI-1240): plugins may refuse it; the values are kept
-//! for plugins and verbose status. The pod's cgroup is kubelet's.
+//! UpdatePodSandboxResources (CRI-121, NRI-1240): plugins may reject it; the values are kept for
+//! plugins and verbose status. Kubelet owns the pod's cgroup.
 
 use proto_cri::v1 as cri;
 
 use super::{error::Result, pods::Pods, state::Pod};
 
 /// # Errors
-/// A plugin's refusal, or a record that could not be written; nothing has changed then.
+/// A plugin's veto, or a record that could not be written; then nothing has changed.
 pub async fn run(
     cx: &Pods,
     pod: &Pod,

@@ -1,5 +1,5 @@
-//! The CRI client: the crate `k8s-cri` over the daemon's Unix socket, with the types of
-//! `proto-cri` only for what that crate lacks.
+//! The CRI client: the crate `k8s-cri` over the daemon's Unix socket; types of `proto-cri` only for
+//! features that it lacks.
 
 use std::{collections::HashMap, path::Path};
 
@@ -15,7 +15,7 @@ use tonic::{
 /// Replies may hold many objects (CRI-002).
 const MESSAGE_LIMIT: usize = 16 << 20;
 
-/// Namespaces as a kubelet asks for them by default.
+/// A kubelet's default namespaces.
 pub fn namespaces() -> cri::NamespaceOption {
     cri::NamespaceOption {
         pid: cri::NamespaceMode::Container.into(),
@@ -38,7 +38,7 @@ impl Client {
     /// Connects, once, without waiting for a socket to appear.
     ///
     /// # Errors
-    /// As the transport says.
+    /// The transport's error.
     pub async fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display()))?;
         let channel = endpoint.connect().await?;
@@ -53,9 +53,9 @@ impl Client {
     }
 }
 
-/// The calls that all make, by ids; each fails with the runtime's own error.
+/// Common calls, by ids; each fails with the runtime's own error.
 impl Client {
-    /// Answers the pod's id.
+    /// Returns the pod's id.
     pub async fn run_pod(&self, config: cri::PodSandboxConfig) -> Result<String, Status> {
         let request = cri::RunPodSandboxRequest {
             config: Some(config),
@@ -92,7 +92,7 @@ impl Client {
         Ok(runtime.pod_sandbox_status(request).await?.into_inner())
     }
 
-    /// The pods with these labels, of all if there are none.
+    /// The pods with these labels, or all without labels.
     pub async fn pods(
         &self,
         labels: HashMap<String, String>,
@@ -120,7 +120,7 @@ impl Client {
         Ok(answer.into_inner().containers)
     }
 
-    /// Answers the container's id.
+    /// Returns the container's id.
     pub async fn create_container(
         &self,
         pod: &str,
@@ -146,7 +146,7 @@ impl Client {
     /// The grace is in seconds.
     ///
     /// # Panics
-    /// If that is no grace.
+    /// If the grace is out of range.
     pub async fn stop_container(&self, id: &str, grace: u64) -> Result<(), Status> {
         let request = cri::StopContainerRequest {
             container_id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! What tests of a CRI runtime have in common, whichever runtime it is: nri-contract and the tests of cairn use it.
+//! Shared by the tests of CRI runtimes: nri-contract and the tests of cairn.
 
 pub mod client;
 pub mod look;

@@ -1,4 +1,4 @@
-//! What the kernel says about what a daemon made: mounts, links, processes, cgroups, files.
+//! The kernel's view of a daemon's resources: mounts, links, processes, cgroups, files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use crate::until::blocking;
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
-/// The directories of a cgroup in every hierarchy where it exists: v2, v1 and hybrid alike.
+/// The directories of a cgroup in every hierarchy that has it: v2, v1 and hybrid alike.
 pub fn cgroup_dirs(path: &str) -> Vec<PathBuf> {
     let path = path.trim_start_matches('/');
     let mut roots = vec![PathBuf::from(CGROUP_ROOT)];
@@ -35,7 +35,7 @@ pub fn cgroup_dir(controller: &str, path: &str) -> Option<PathBuf> {
         .find(|dir| dir.is_dir())
 }
 
-/// Direct subdirectories, or none if the directory is gone.
+/// Direct subdirectories; empty if the directory is missing.
 pub fn subdirs(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
@@ -81,8 +81,8 @@ pub fn cgroup_pids(path: &str) -> BTreeSet<u32> {
     pids
 }
 
-/// Removes a cgroup with all below it in every hierarchy; its processes must be ending.
-/// Answers what could not be removed.
+/// Removes a cgroup with all below it in every hierarchy; its processes must be ending. Returns the
+/// remaining directories.
 pub fn remove_cgroup(path: &str) -> Vec<PathBuf> {
     fn remove(dir: &Path) -> io::Result<()> {
         for child in subdirs(dir) {
@@ -110,7 +110,7 @@ pub fn mounts(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// The directories in /proc of the processes in the pid namespace of a process, with their commands.
+/// The /proc directories of processes in the pid namespace of a process, with their commands.
 fn commands(yard: u32) -> impl Iterator<Item = (PathBuf, String)> {
     let proc = PathBuf::from(format!("/proc/{yard}/root/proc"));
     subdirs(&proc).into_iter().filter_map(|dir| {
@@ -120,7 +120,7 @@ fn commands(yard: u32) -> impl Iterator<Item = (PathBuf, String)> {
     })
 }
 
-/// Whether a process of this command has no working directory any more: it was removed, or the process is ending.
+/// Whether a process of this command has no working directory: it was removed, or the process ends.
 pub fn works_nowhere(yard: u32, command: &str) -> bool {
     commands(yard).any(|(dir, comm)| {
         let cwd = fs::read_link(dir.join("cwd"));

@@ -1,4 +1,4 @@
-//! A plugin made of frames: for what no stub would do.
+//! A plugin made of frames: for actions that a stub prevents.
 
 use std::{collections::VecDeque, io, path::Path, time::Duration};
 
@@ -39,7 +39,7 @@ pub struct Raw {
 
 impl Raw {
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub async fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket).await?;
         Ok(Self {
@@ -51,7 +51,7 @@ impl Raw {
     }
 
     async fn send(&mut self, message: &frame::Message) {
-        // The other end may have had enough already.
+        // The other end may have closed already.
         let _ = self.stream.write_all(&message.frames()).await;
     }
 
@@ -116,7 +116,7 @@ impl Raw {
         ))
     }
 
-    /// Waits for a request of this method; answers those before it: Configure with these events, others with nothing.
+    /// Waits for a request of this method; answers earlier ones: Configure with these events.
     ///
     /// # Errors
     /// One line: the connection has ended, or a request of the plugin was refused.
@@ -142,7 +142,7 @@ impl Raw {
         }
     }
 
-    /// Whether the runtime refuses or ends it within this time; the runtime's requests get no answer.
+    /// Whether the runtime rejects or closes it in this time; the runtime's requests get no answer.
     pub async fn is_turned_away(&mut self, within: Duration) -> bool {
         let wait =
             async { while !matches!(self.next().await, None | Some(Message::Answer(Err(_)))) {} };

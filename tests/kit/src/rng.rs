@@ -1,6 +1,6 @@
 //! Streams of numbers drawn from a seed, the same on every machine.
 
-/// SplitMix64. The same seed and name give the same stream, whatever the others draw.
+/// SplitMix64. The same seed and name give the same stream, independent of other streams.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -27,15 +27,15 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// One of `0..n`; 0 where there is none.
+    /// One of `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
-    /// From `low` up to and without `high`.
+    /// From `low` to `high`, exclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low))
     }
-    /// True in so many of a hundred.
+    /// True with this probability in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time enough for any single step on a machine that also does other work.
+/// Sufficient for any single step on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks `condition` until it answers something, for at most [`PATIENCE`].
+/// Polls `condition` until it returns a value, for at most [`PATIENCE`].
 ///
 /// # Panics
 /// Names `what` if the deadline passes first.
@@ -20,7 +20,7 @@ where
     until_within(what, PATIENCE, condition).await
 }
 
-/// As [`until`], with a deadline of one's own.
+/// As [`until`], with another deadline.
 ///
 /// # Panics
 /// Names `what` if the deadline passes first.
@@ -33,7 +33,7 @@ where
     answer.unwrap_or_else(|| panic!("waited {patience:?} in vain: {what}"))
 }
 
-/// As [`until_within`], for those who go on without an answer.
+/// As [`until_within`], for callers that continue without a value.
 pub async fn poll_within<T, F, Fut>(patience: Duration, mut condition: F) -> Option<T>
 where
     F: FnMut() -> Fut,
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// [`until_within`] for code that has no async runtime. Answers false when the time is over.
+/// [`until_within`] for code without an async runtime. Returns false after the deadline.
 pub fn blocking(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {

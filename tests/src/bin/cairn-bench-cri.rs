@@ -1,10 +1,10 @@
-//! cairn-bench-cri [--pods 0,100,500] [--rounds N] [--name NAME] [--json FILE]: what a runtime that serves CRI costs, beside
-//! so many pods. Figures, no judgement: `hack/bench` starts the runtimes, one at a time, and compares.
+//! cairn-bench-cri [--pods 0,100,500] [--rounds N] [--name NAME] [--json FILE]: measures a CRI
+//! runtime beside this many pods. `hack/bench` starts the runtimes, one at a time, and compares the
+//! figures. Environment: CRI, the socket; IMAGE, an existing busybox; PID_FILE of the runtime;
+//! RESTART, a command that kills and starts it. `--json` adds
+//! {"runtime","pods","row","unit","value"} per figure.
 //!
-//! Of the environment: CRI, the socket; IMAGE, a busybox that is there; PID_FILE, with the pid of the runtime; RESTART, a command that kills it and starts
-//! it again. Each figure is a line for a reader, and with `--json` one of {"runtime","pods","row","unit","value"}.
-//!
-//! The others have a network and a container each, which sleeps. The pod that is measured is made, lives and goes, alone.
+//! Each other pod has a network and a sleeping container. One measured pod exists at a time.
 
 use std::{
     collections::HashMap,
@@ -88,7 +88,7 @@ struct Bench {
     socket: PathBuf,
     image: String,
     options: Options,
-    /// How many others there are.
+    /// The number of other pods.
     pods: usize,
 }
 
@@ -153,7 +153,7 @@ impl Bench {
         self.pods = 0;
     }
 
-    /// `more` pods of a container each, by [`CLIENTS`] at once.
+    /// Makes `more` pods with a container each, [`CLIENTS`] concurrently.
     async fn grow(
         &self,
         cri: &Cri,
@@ -209,7 +209,7 @@ impl Bench {
                 for _ in 0..WARM + self.options.rounds {
                     let begun = Instant::now();
                     if runtime.$method(cri::$request::default()).await.is_err() {
-                        // Not every runtime has every list.
+                        // Some runtimes lack some lists.
                         times.clear();
                         break;
                     }
@@ -227,7 +227,7 @@ impl Bench {
         }
     }
 
-    /// Of the runtime, and of what it keeps running for its pods.
+    /// Memory of the runtime, and of its processes for pods.
     fn memory(&self) {
         let Some(rss) = rss() else {
             return;
@@ -271,7 +271,7 @@ impl Bench {
     }
 }
 
-/// Before the clock runs: what is measured is the start.
+/// Before the measurement, which covers only the start.
 fn kill() {
     let Some(pid) = pid().and_then(|pid| pid.parse().ok()) else {
         return;
@@ -303,7 +303,7 @@ impl Network {
         let mut config = cri.pod_config(name);
         if let Self::Host = self {
             host_network(&mut config);
-            // It has the host's name then, and some refuse another.
+            // It has the host's name then, and some runtimes reject another.
             config.hostname.clear();
         }
         cri.try_pod(config).await.expect("RunPodSandbox")
@@ -329,7 +329,7 @@ async fn create(cri: &Cri, pod: &Pod, network: Network, image: &str) -> Containe
     pod.try_create(config).await.expect("CreateContainer")
 }
 
-/// A pod with a container, from its making to its end; how long each of [`CALLS`] took.
+/// The life of a pod with a container; returns the duration of each of [`CALLS`].
 async fn life(cri: &Cri, network: Network, image: &str, name: &str) -> [Duration; CALLS.len()] {
     let mut marks = [Instant::now(); 7];
     let pod = network.pod(cri, name).await;

@@ -1,12 +1,12 @@
-//! cairn-bench-load [--pods 250] [--containers 2] [--seconds 60] [--name NAME]: how a runtime answers a kubelet that has so many
-//! pods, polls as kubelets do, execs probes, makes and ends a pod a second, and has trouble with some. Figures, no
-//! judgement.
+//! cairn-bench-load [--pods 250] [--containers 2] [--seconds 60] [--name NAME]: measures how a
+//! runtime answers a kubelet that has this many pods, polls, execs probes, makes and ends a pod per
+//! second, and has problems with some. It only prints figures.
 //!
-//! The trouble is there all the time: a container whose monitor (shim) is stopped, with an exec into it that waits; and
-//! a pull from a registry that takes the connection and never answers.
+//! The problems are permanent: a container whose monitor (shim) is stopped, with a waiting exec;
+//! and a pull from a registry that accepts the connection and never answers.
 //!
-//! Of the environment: CRI, the socket; IMAGE, a busybox that is there; PID_FILE, with the pid of the runtime. `hack/bench load`
-//! starts the runtimes, one at a time.
+//! Environment: CRI, the socket; IMAGE, an existing busybox; PID_FILE of the runtime. `hack/bench
+//! load` starts the runtimes, one at a time.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,10 +28,10 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{net::TcpListener, task::JoinSet, time};
 
-/// Of the containers, this share has an exec probe, each ten seconds.
+/// One of this many containers has an exec probe, every ten seconds.
 const PROBED: usize = 5;
 
-/// How long each kind of call took.
+/// The durations of each kind of call.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<BTreeMap<&'static str, Vec<Duration>>>>);
 
@@ -203,7 +203,7 @@ async fn measure(options: &Options, socket: &Path, image: &str) {
     memory("with no pod again");
 }
 
-/// Each second, as the PLEG does.
+/// Every second, like the PLEG.
 async fn relists(cri: Cri, times: Times) {
     let mut every = time::interval(Duration::from_secs(1));
     loop {
@@ -241,7 +241,7 @@ async fn statistics(cri: Cri, times: Times) {
     }
 }
 
-/// Every ten seconds of each container, for the rotation of logs; and of each pod.
+/// Every ten seconds for each container, for log rotation; and for each pod.
 async fn statuses(cri: Cri, times: Times, pods: Vec<String>) {
     let mut every = time::interval(Duration::from_secs(10));
     loop {
@@ -275,7 +275,7 @@ async fn probes(times: Times, probed: Vec<Container>) {
     }
 }
 
-/// One pod a second, from its making to its end.
+/// One complete life of a pod per second.
 async fn churn(cri: Cri, times: Times, image: String) {
     let mut every = time::interval(Duration::from_secs(1));
     for n in 0_u64.. {
@@ -322,7 +322,7 @@ async fn made(cri: &Cri, name: &str, containers: usize, image: &str) -> (Pod, Ve
     (pod, all)
 }
 
-/// The process that a runtime keeps for the container that was made last.
+/// The runtime's process for the newest container.
 fn newest_helper() -> Option<Pid> {
     let processes = fs::read_dir("/proc").expect("/proc is there").flatten();
     let helpers = processes.filter_map(|entry| {

@@ -1,13 +1,13 @@
-//! cairn-bench-nri [--containers N] [--cri SOCKET --nri SOCKET] [GO-PLUGIN [ARGS...]]: what plugins
-//! that do nothing add to CreateContainer.
+//! cairn-bench-nri [--containers N] [--cri SOCKET --nri SOCKET] [GO-PLUGIN [ARGS...]]: measures how
+//! much idle plugins add to CreateContainer.
 //!
-//! A daemon in a yard of its own, a pod on the host's network, containers made one by one and
-//! removed, with 0, 1, 5 and 10 plugins that take every event; the series take turns, so that what
-//! else the machine does meets all of them. Without `GO-PLUGIN` the plugins are ours: this program
-//! again, as `plugin INDEX SOCKET`. `--cri` and `--nri` measure another runtime that serves there.
+//! One daemon in a yard, a pod on the host's network, containers created and removed one by one,
+//! with 0, 1, 5 and 10 plugins that subscribe to every event. The series take turns, to spread
+//! other load of the machine evenly. Without `GO-PLUGIN` the plugins are this program, as `plugin
+//! INDEX SOCKET`. `--cri` and `--nri` measure another serving runtime.
 //!
-//! A plugin that takes the thirteen events of a life is called twice for a CreateContainer: with
-//! CreateContainer and PostCreateContainer.
+//! A plugin with all thirteen events is called twice per CreateContainer: with CreateContainer and
+//! PostCreateContainer.
 
 use std::{
     env,
@@ -82,7 +82,7 @@ fn options(args: Vec<String>) -> Option<Options> {
     Some(options)
 }
 
-/// A plugin that takes all thirteen events and does nothing.
+/// A plugin that subscribes to all thirteen events and does nothing.
 async fn plugin(index: &str, socket: &Path) {
     let handlers = Handlers::new()
         .run_pod_sandbox(|_| async { Ok(()) })
@@ -114,7 +114,7 @@ async fn plugin(index: &str, socket: &Path) {
 struct Plugin(Child);
 
 impl Plugin {
-    /// Starts one and waits until it is synchronised.
+    /// Starts one and waits until it is synchronized.
     fn start(program: &[String], index: usize, socket: &Path) -> Self {
         let index = format!("{index:02}");
         let mut command = match program {

@@ -1,12 +1,12 @@
-//! cairn-images DIR [BUSYBOX [PLUGIN...]]: stand-ins for the images that critest and the tests of a node name.
+//! cairn-images DIR [BUSYBOX [PLUGIN...]]: stand-ins for the images of critest and of node tests.
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
-//! With the system's busybox they serve the specs of basic operations, idempotence and networking. With a
-//! BUSYBOX of its own (`hack/peers busybox`) all of critest is served: then a C compiler and nginx are
-//! needed beside it. One name cannot be stood in for: an image that critest names by a public digest.
+//! The system's busybox serves the specs of basic operations, idempotence and networking. A BUSYBOX
+//! (`hack/peers busybox`) with a C compiler and nginx serves all but an image with a public digest.
 //!
-//! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for a DaemonSet and its upgrade.
+//! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
+//! DaemonSets.
 
 use std::{
     env,
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 const E2E: &str = "registry.k8s.io/e2e-test-images";
 const STAGING: &str = "gcr.io/k8s-staging-cri-tools";
 
-/// Debian's busybox has no pgrep: by the name of the process, as the spec uses it.
+/// Debian's busybox has no pgrep: finds by process name, as the spec uses it.
 const PGREP: &str = "#!/bin/sh\n\
     found=1\n\
     for dir in /proc/[0-9]*; do\n\
@@ -32,7 +32,7 @@ const PGREP: &str = "#!/bin/sh\n\
     exit $found\n";
 const NGINX: &str = "#!/bin/sh\nexec httpd -f -p 80 -h /www\n";
 
-/// Accounts as critest expects them: www-data has 33, and one user is in a group that the image alone knows.
+/// Accounts as critest expects them: www-data is 33, and one user has an image-only group.
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
     www-data:x:33:33:www-data:/var/www:/bin/false\n\
     default-user:x:1000:1000::/home/default-user:/bin/sh\n\
@@ -42,7 +42,7 @@ const GROUP: &str = "root:x:0:\n\
     default-user:x:1000:\n\
     group-defined-in-image:x:50000:default-user\n\
     nogroup:x:65534:\n";
-/// Says whether a set-user-id bit was honoured, in the words that the spec of no_new_privs reads.
+/// Prints whether a set-user-id bit was honored, in the format of the no_new_privs spec.
 const NNP: &str = "#include <stdio.h>\n#include <unistd.h>\n\
     int main(void) { printf(\"Effective uid: %d\\n\", geteuid()); return 0; }\n";
 const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
@@ -91,7 +91,7 @@ fn marker(name: &str) -> Layer {
     Layer::default().file("marker", 0o644, name.as_bytes())
 }
 
-/// What the system's busybox can play.
+/// Images that need only the system's busybox.
 fn some() -> Vec<Named> {
     let tools = Layer::default().file("bin/pgrep", 0o755, PGREP.as_bytes());
     let web = Layer::default()
@@ -112,7 +112,7 @@ fn some() -> Vec<Named> {
     ] {
         add(format!("{STAGING}/{name}"), marker(name), Value::Null);
     }
-    // For runtimes that cairn is compared with.
+    // For the runtimes that cairn is compared with.
     let forever = json!(["sh", "-c", "exec sleep 2147483647"]);
     add(
         "registry.k8s.io/pause:3.10.2".to_owned(),
@@ -122,7 +122,7 @@ fn some() -> Vec<Named> {
     images
 }
 
-/// Everything that critest names but a public digest.
+/// All images of critest except the one by digest.
 fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let base = Image::of_busybox("base", busybox).config("Env", json!([path]));
@@ -169,7 +169,7 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
         &[e2e("nonewprivs:1.3")],
         busybox().layer(nnp).config("Cmd", json!(["/nnp"])),
     );
-    // One image under the names of two registries.
+    // One image with names of two registries.
     let pause = Layer::default().file("pause", 0o755, &compiled(PAUSE)?);
     add(
         &["registry.k8s.io", "k8s.gcr.io"].map(|host| format!("{host}/pause:3.9")),
@@ -207,7 +207,7 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     Ok(images)
 }
 
-/// A plugin as its users get it: nothing but its program, in two versions that differ by their layer.
+/// A plugin's image: only its program, in two versions with different layers.
 fn plugin(program: &Path) -> io::Result<[Named; 2]> {
     let name = program.file_name().and_then(OsStr::to_str);
     let name = name.ok_or_else(|| io::Error::other("a plugin's program has no name"))?;
@@ -222,7 +222,7 @@ fn plugin(program: &Path) -> io::Result<[Named; 2]> {
     }))
 }
 
-/// A static program out of a few lines of C.
+/// Compiles a few lines of C to a static program.
 fn compiled(source: &str) -> io::Result<Vec<u8>> {
     let dir = tempfile::tempdir()?;
     let (from, to) = (dir.path().join("program.c"), dir.path().join("program"));
@@ -250,7 +250,7 @@ fn run<'a>(
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
-/// The system's nginx with the libraries it is linked with.
+/// The system's nginx with its shared libraries.
 fn nginx_layer(program: &Path, port: u16) -> io::Result<Layer> {
     let conf = format!(
         "user www-data;\nworker_processes 1;\npid /var/run/nginx.pid;\nerror_log /dev/stderr notice;\n\

@@ -1,4 +1,4 @@
-//! cairn-machine: prints what the last test compares with, one item a line.
+//! cairn-machine: prints the snapshot that the last test compares, one item per line.
 
 use std::io::{Write, stdout};
 

@@ -1,7 +1,7 @@
-//! cairn-mute DIRECTORY [GATE]: mounts a FUSE file system that reads every question and answers none, as a program that hangs.
-//! The kernel lets nobody who has asked it be killed. While the file GATE exists it answers: every name is an empty directory.
+//! cairn-mute DIRECTORY [GATE]: mounts a FUSE file system that never answers; its callers cannot be
+//! killed. While the file GATE exists it answers: every name is an empty directory.
 //!
-//! Ends with its process, and then gives up all who wait.
+//! Its end releases all waiting callers.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ use std::{
 
 use rustix::mount::{MountFlags, mount};
 
-// Of linux/fuse.h.
+// From linux/fuse.h.
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
@@ -84,7 +84,7 @@ fn init() -> Vec<u8> {
     body
 }
 
-/// Node 2, which nobody may remember.
+/// Node 2, without caching.
 fn entry() -> Vec<u8> {
     let mut body = vec![0; 40];
     body[0] = 2;

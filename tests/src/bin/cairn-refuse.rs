@@ -1,9 +1,9 @@
-//! cairn-refuse RULE... -- PROGRAM ARGS...: runs a program to which the kernel answers some system
-//! calls as an older one would; also all that it starts.
+//! cairn-refuse RULE... -- PROGRAM ARGS...: runs a program and its children, for which the kernel
+//! answers some system calls like an older one.
 //!
-//! A rule is `CALL=ANSWER`: a name, and ENOSYS, EPERM, or OK for a call that does nothing and
-//! succeeds. `CALL/N&BITS` is the call with all of these bits in argument N, `CALL/N:VALUE` the one
-//! with this value there, both in hexadecimal.
+//! A rule is `CALL=ANSWER`: a name, and ENOSYS, EPERM, or OK for a call without effect.
+//! `CALL/N&BITS` is the call with all of these bits in argument N, `CALL/N:VALUE` the one with this
+//! value there, both in hexadecimal.
 //!
 //! `mount_setattr=ENOSYS unshare/0&10000000=EPERM fsconfig/1:0=OK -- true`
 
@@ -44,7 +44,7 @@ fn main() -> Result<(), String> {
         };
         added.map_err(failed)?;
     }
-    // We are root: the filter must not take that from what we start.
+    // The filter must not take root's privileges from the program.
     filter.set_ctl_nnp(false).map_err(failed)?;
     filter.load().map_err(failed)?;
     Err(format!(

@@ -1,16 +1,16 @@
 //! cairn-yard: process 1 of the namespaces in which one daemon is tested.
 //!
-//! Started by `unshare --mount --net --pid`. It makes `lo` work and covers `/run`, which a daemon
+//! Started by `unshare --mount --net --pid`. It sets up `lo` and covers `/run`, which a daemon
 //! might share with the machine, then obeys JSON lines on standard input:
 //!
 //! ```text
 //! {"run":{"argv":[...],"env":{...},"log":"path"}}  →  {"started":17} | {"failed":"why"}
-//! {"kill":{"pid":17,"signal":9}}                   →  {"killed":17}; the end is told as any other
-//!                                                  →  {"exited":{"pid":17,"status":9}}  at any time
+//! {"kill":{"pid":17,"signal":9}}                   →  {"killed":17}; the end is reported as usual
+//!                                                  →  {"exited":{"pid":17,"status":9}} at any time
 //! ```
-//! `status` is a wait status: the signal in the low byte, or the exit code in the next.
-//! When its input ends, because the test said so or died, it exits, and the kernel ends every
-//! process in the namespace. That is the whole clean-up, and it cannot be forgotten.
+//! `status` is a wait status: the signal in the low byte, or the exit code in the next. At the end
+//! of its input, because the test ends or dies, it exits, and the kernel ends every process in the
+//! namespace. This is the complete clean-up.
 
 use std::{
     collections::BTreeMap,
@@ -46,13 +46,13 @@ enum Order {
     },
 }
 
-/// Answers are lines; two threads write them.
+/// Messages are lines; two threads write them.
 static ANSWERS: Mutex<()> = Mutex::new(());
 
 fn answer(value: &serde_json::Value) {
     let _guard = ANSWERS.lock();
     let mut out = io::stdout().lock();
-    // The test may be gone already; then nobody reads, and the end of input follows at once.
+    // The test may have ended; then nothing reads, and the end of input follows at once.
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The namespaces are new: nothing done here is seen outside.
+/// The namespaces are new: changes here are invisible outside.
 fn prepare() -> Result<(), String> {
     mount(c"tmpfs", "/run", c"tmpfs", MountFlags::empty(), None)
         .map_err(|e| format!("tmpfs on /run: {e}"))?;
@@ -96,7 +96,7 @@ fn obey(order: Order) {
         Order::Kill { pid, signal } => {
             if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(signal))
             {
-                // A process that is gone already is what the test wanted.
+                // A process that has ended is fine.
                 let _ = kill_process(pid, signal);
             }
             answer(&json!({ "killed": pid }));
@@ -115,14 +115,14 @@ fn run(argv: &[String], env: &BTreeMap<String, String>, log: &PathBuf) -> io::Re
         .stdin(Stdio::null())
         .stdout(out.try_clone()?)
         .stderr(out)
-        // Its own group: a signal to the daemon's group must not reach its neighbours.
+        // Its own group: a signal to the daemon's group must not reach its neighbors.
         .process_group(0)
         .spawn()?;
-    // Reaped by `reap`, as everything here.
+    // `reap` reaps it, like all children.
     Ok(child.id())
 }
 
-/// Tells the end of every child, including the orphans that fall to pid 1.
+/// Reports the end of every child, including the orphans of pid 1.
 fn reap() {
     loop {
         match wait(WaitOptions::empty()) {
@@ -130,7 +130,7 @@ fn reap() {
                 "exited": { "pid": pid.as_raw_nonzero().get(), "status": status.as_raw() }
             })),
             Ok(None) | Err(Errno::INTR) => {}
-            // No child at the moment; one may be born at any time.
+            // No child at the moment; one may start at any time.
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -1,4 +1,4 @@
-//! What a daemon is asked by command lines, and what it logs.
+//! Commands of a daemon, and its log.
 
 use std::{
     fs,
@@ -25,10 +25,10 @@ impl Daemon {
             .expect("cairn runs")
     }
 
-    /// What `cairn plugins --output json` lists.
+    /// The list of `cairn plugins --output json`.
     ///
     /// # Panics
-    /// If it fails, or says something else.
+    /// If it fails, or its output is invalid.
     pub async fn plugins(&self) -> Vec<serde_json::Value> {
         let output = self.cairn(&["plugins", "--output", "json"]).await;
         assert!(output.status.success(), "{}", shown(&output));
@@ -42,7 +42,7 @@ impl Daemon {
     pub async fn crictl(&self, args: &[&str]) -> Output {
         let endpoint = format!("unix://{}", self.socket().display());
         Command::new(bins::peer("crictl"))
-            // A configuration file of the machine must not be read, and a busy one may need more than the usual two seconds.
+            // Ignores the machine's configuration file. A busy machine may exceed 2 s, the default.
             .args(["--config", "/dev/null", "--timeout", "60s"])
             .args([
                 "--runtime-endpoint",
@@ -58,7 +58,7 @@ impl Daemon {
             .expect("crictl runs")
     }
 
-    /// Imports an image by `cairn image import`; answers its id.
+    /// Imports an image by `cairn image import`; returns its id.
     ///
     /// # Panics
     /// If the import fails.
@@ -70,7 +70,7 @@ impl Daemon {
         fs::remove_file(file).expect("the archive was ours");
         blobs.id
     }
-    /// `cairn image import FILE`, whatever comes of it.
+    /// `cairn image import FILE`, with any result.
     pub async fn import_file(&self, file: &Path) -> Output {
         self.cairn(&["image", "import", &file.display().to_string()])
             .await
@@ -82,7 +82,7 @@ impl Daemon {
         let all: Vec<&str> = log.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
-    /// All that the daemon logged so far.
+    /// The complete log of the daemon so far.
     pub fn log(&self) -> String {
         let bytes = fs::read(self.path("daemon.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

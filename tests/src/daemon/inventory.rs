@@ -1,4 +1,4 @@
-//! What exists because of a daemon, to see what is left of it.
+//! The inventory of a daemon's resources, to find leftovers.
 
 use std::{
     collections::BTreeSet,
@@ -12,17 +12,17 @@ use testkit::look;
 use super::Daemon;
 use crate::bins;
 
-/// Whose a lease is that host-local had made but not written when it was killed: no call of any runtime takes it back.
+/// The owner of a lease that a killed host-local had not written: no call of a runtime releases it.
 pub const NOBODY: &str = "nobody";
 
 impl Daemon {
-    /// All that exists because of this daemon now: compare two of these to see what was left.
-    /// Taken after a first pod came and went, so that what is made once is in both.
+    /// All resources of this daemon now: compare two inventories to find leftovers. Take the first
+    /// after a pod came and went, so that both contain everything that is made once.
     ///
     /// # Panics
     /// If the monitor of a removed container does not end.
     pub async fn inventory(&self) -> BTreeSet<String> {
-        // It ends by itself and nobody waits for it; counted here, it would be missed later.
+        // They end without a waiter; counted here, they would be missing later.
         testkit::until("the monitors of removed containers have ended", || async {
             (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
         })
@@ -47,7 +47,7 @@ impl Daemon {
             );
         }
         for part in ["state", "root"] {
-            // As the yard sees it: there it may be a file system of its own.
+            // Through the yard, where it may be a separate file system.
             let seen = look::tree(&self.yard.inside(self.path(part)));
             add(
                 part,
@@ -66,14 +66,14 @@ impl Daemon {
                 .collect(),
         );
         if bins::system("nft").is_some() {
-            // Without what its counters have counted.
+            // Without the values of counters.
             let list = ["nft", "--stateless", "list", "ruleset"];
             add("nft", self.lines(&list).await);
         }
         all
     }
 
-    /// What host-local has given away, and to which sandbox.
+    /// The leases of host-local, with their sandboxes.
     fn leases(&self) -> BTreeSet<String> {
         let dir = self.path("leases");
         let names = look::tree(&dir).into_iter();
@@ -87,10 +87,10 @@ impl Daemon {
     }
 
     /// Waits until nothing is there that was not there before: a short clean-up in the background
-    /// is allowed, a leftover is not.
+    /// is permitted, a leftover is not.
     ///
     /// # Panics
-    /// With what is left, or missing.
+    /// With leftovers and missing items.
     pub async fn leaves_only(&self, before: &BTreeSet<String>) {
         let (left, missing) = self.changed_since(before, Duration::from_secs(10)).await;
         assert!(
@@ -99,7 +99,7 @@ impl Daemon {
         );
     }
 
-    /// What is there that was not there before, and what is missing, once nothing is or `patience` has run out.
+    /// New and missing items, as soon as there are none or after `patience`.
     pub async fn changed_since(
         &self,
         before: &BTreeSet<String>,
@@ -109,7 +109,7 @@ impl Daemon {
         loop {
             let now = self.look_around().await;
             let left: Vec<_> = now.difference(before).cloned().collect();
-            // What was on its way out when `before` was taken may be gone now.
+            // Items that were being removed at the time of `before` may be missing.
             let missing = before
                 .difference(&now)
                 .filter(|m| !m.contains("images/trash"));

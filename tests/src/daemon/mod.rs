@@ -1,5 +1,5 @@
-//! One `cairn serve` in a yard of its own, with everything it may touch under one directory and
-//! one cgroup parent.
+//! One `cairn serve` in its own yard. Everything it may touch is under one directory and one cgroup
+//! parent.
 //!
 //! ```text
 //! new ── start ──► serving ── kill ──► dead ── start ──► serving …
@@ -26,7 +26,7 @@ use crate::{
 
 pub use setup::Setup;
 
-/// Names of everything that a test makes begin so; the last test looks for leftovers by it.
+/// Prefix of all names that tests make; the last test searches leftovers by it.
 pub const PREFIX: &str = "cairn-test-";
 
 const SIGKILL: i32 = 9;
@@ -34,7 +34,7 @@ const SIGTERM: i32 = 15;
 
 /// A running (or killed) daemon and its surroundings.
 pub struct Daemon {
-    // Order of drop: the yard ends first, then its directory goes.
+    // Order of drop: the yard ends before its directory is removed.
     pub yard: Yard,
     dir: TempDir,
     cgroup_parent: String,
@@ -57,12 +57,12 @@ impl Daemon {
         daemon
     }
 
-    /// Everything but the process.
+    /// Makes everything but the process.
     ///
     /// # Panics
     /// If the surroundings cannot be made.
     pub async fn new(setup: Setup) -> Self {
-        // Not /tmp: where that is a tmpfs no device can be opened there, and its room is memory.
+        // Not /tmp: on a tmpfs, devices cannot be opened and files use memory.
         let base = ["CAIRN_TEST_TMP", "TMPDIR"].iter().find_map(env::var_os);
         let base = base.unwrap_or_else(|| "/var/tmp".into());
         let dir = tempfile::Builder::new()
@@ -85,10 +85,10 @@ impl Daemon {
         daemon
     }
 
-    /// Writes a configuration of CNI programs; host-local keeps its leases with the daemon, not with the machine.
+    /// Writes a CNI configuration; host-local keeps its leases in the daemon's directory.
     ///
     /// # Errors
-    /// For what is not JSON, or cannot be written.
+    /// For invalid JSON, or a failed write.
     pub fn configure_cni(&self, name: &str, conflist: &str) -> std::io::Result<()> {
         let mut conflist: serde_json::Value = serde_json::from_str(conflist)?;
         let plugins = conflist["plugins"].as_array_mut().into_iter().flatten();
@@ -98,12 +98,12 @@ impl Daemon {
         let file = self.path("cni").join(format!("{name}.conflist"));
         let new = file.with_extension("new");
         fs::write(&new, conflist.to_string())?;
-        // Whole or not at all: a daemon may be looking for it.
+        // Atomic, because a daemon may be reading it.
         fs::rename(new, file)
     }
 
     fn furnish(&self) -> std::io::Result<()> {
-        // Containers running as other users must reach their logs' and volumes' parents.
+        // Containers of other users must reach the parents of their logs and volumes.
         fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(0o755))?;
         for dir in ["plugins", "plugin-conf", "cni", "certs", "logs", "volumes"] {
             fs::create_dir_all(self.path(dir))?;
@@ -119,7 +119,7 @@ impl Daemon {
         if let Some(conflist) = &self.setup.cni {
             self.configure_cni("10-test", conflist)?;
         }
-        // A hook may block for as long as a test looks around, and a plugin of a test may be slow on a busy machine.
+        // A hook may block as long as a test needs, and plugins may be slow on a busy machine.
         let nri = if self.setup.toml.contains("[nri]") {
             ""
         } else {
@@ -189,7 +189,7 @@ impl Daemon {
         argv
     }
 
-    /// A command line that runs as the daemon does, without the system calls that it is refused.
+    /// The command line with the daemon's filter of system calls.
     pub fn refusing(&self, argv: Vec<String>) -> Vec<String> {
         if self.setup.refused.is_empty() {
             return argv;
@@ -226,7 +226,7 @@ impl Daemon {
     /// Starts the process and waits until it answers `Version`.
     ///
     /// # Panics
-    /// If it ends before, with what it logged.
+    /// If it ends before, with its log.
     pub async fn serve(&mut self) {
         self.try_serve().await.unwrap_or_else(|why| panic!("{why}"));
     }
@@ -234,7 +234,7 @@ impl Daemon {
     /// As [`Daemon::serve`].
     ///
     /// # Errors
-    /// That it ended before, with what it logged, or that it does not answer within a minute.
+    /// It ended before, with its log, or it does not answer within a minute.
     pub async fn try_serve(&mut self) -> Result<(), String> {
         self.spawn().await;
         let (socket, pid) = (self.socket(), self.pid);
@@ -257,11 +257,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends the daemon by force, as a crash would.
+    /// Kills the daemon, like a crash.
     pub async fn kill(&mut self) -> Ended {
         self.signal(SIGKILL).await
     }
-    /// Asks the daemon to end.
+    /// Sends SIGTERM.
     pub async fn terminate(&mut self) -> Ended {
         self.signal(SIGTERM).await
     }
@@ -275,7 +275,7 @@ impl Daemon {
         self.kill().await;
         self.serve().await;
     }
-    /// Changes what the next start is given.
+    /// Changes the setup of the next start.
     pub fn setup_mut(&mut self) -> &mut Setup {
         &mut self.setup
     }
@@ -288,7 +288,7 @@ impl Daemon {
         self.cri.clone().expect("the daemon serves")
     }
 
-    /// Keeps the log of a failed test where people find it.
+    /// Copies the log of a failed test to a known directory.
     fn keep_log(&self) {
         let to = bins::repository().join("target/test-logs");
         let test = std::thread::current()
@@ -313,7 +313,7 @@ impl Drop for Daemon {
             self.keep_log();
         }
         self.yard.end();
-        // A test may leave trees that the recursion of a temporary directory's own removal cannot take.
+        // A test may leave trees too deep for the temporary directory's own recursive removal.
         let emptied = std::process::Command::new("rm")
             .args(["-rf", "--one-file-system"])
             .arg(self.path("root"))

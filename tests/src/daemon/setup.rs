@@ -1,30 +1,30 @@
-//! What a daemon is started with.
+//! The setup of a daemon.
 
 use std::path::PathBuf;
 
-/// What a daemon is started with. The default has the built-in bridge and no plugin, and gives
-/// plugins a minute to answer.
+/// The setup of a daemon. The default has the built-in bridge and no plugin, and gives plugins a
+/// minute to answer.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Keys of `cairn.toml` that stand before its tables.
+    /// Keys of `cairn.toml` before its tables.
     pub toml_first: String,
-    /// More of `cairn.toml`: whole tables, such as `[nri]\nrequest_timeout = "500ms"`.
+    /// More tables of `cairn.toml`, such as `[nri]\nrequest_timeout = "500ms"`.
     pub toml: String,
     /// Plugins to launch: file name, program or script, configuration.
     pub plugins: Vec<(String, PathBuf, Option<String>)>,
     /// A CNI conflist; the CNI programs come from `hack/peers`.
     pub cni: Option<String>,
-    /// Where the CNI programs lie, if not where `hack/peers` put them.
+    /// Directory of the CNI programs, if not that of `hack/peers`.
     pub cni_programs: Option<PathBuf>,
     /// Environment of the daemon, such as `CAIRN_FAULT`.
     pub env: Vec<(String, String)>,
-    /// System calls that the daemon and all that it starts are refused, as `cairn-refuse` has it.
+    /// System calls that `cairn-refuse` denies to the daemon and its children.
     pub refused: Vec<String>,
-    /// The limits of open files that it starts with, soft and hard.
+    /// Its initial limits of open files, soft and hard.
     pub open_files: Option<(u64, u64)>,
-    /// Where its standard error goes, if not into its log.
+    /// Destination of its standard error, if not its log.
     pub stderr: Option<PathBuf>,
-    /// Of the daemon's log; `debug` if nothing is said.
+    /// The daemon's log level; default `debug`.
     pub log_level: Option<&'static str>,
 }
 

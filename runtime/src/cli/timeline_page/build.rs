@@ -1,4 +1,4 @@
-//! Events to items: begin and end of a call become one, and each goes to the lane of who did it.
+//! Turns events into items: begin and end of a call become one, in the lane of its actor.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::{
     trace::{Action, Event, What},
 };
 
-/// Items in the order of their begin, groups in the order of their first event.
+/// Items by begin, groups by their first event.
 pub(super) fn build<'a>(events: impl IntoIterator<Item = &'a Event>) -> Built {
     let mut builder = Builder::default();
     for event in events {
@@ -26,9 +26,9 @@ struct Builder {
     groups: Vec<Group>,
     by_pod: HashMap<String, usize>,
     items: Vec<Item>,
-    /// Calls that have not ended: group, call, container, item.
+    /// Running calls: group, call, container, item.
     calls: HashMap<(usize, String), Vec<usize>>,
-    /// Contract points at which plugins are being asked: group, container, hook.
+    /// Contract points that are asking plugins: group, container, hook.
     points: HashMap<(usize, String, String), usize>,
     now: u64,
 }
@@ -106,7 +106,7 @@ impl Builder {
             .calls
             .entry((group, event.subject.call.clone()))
             .or_default();
-        // Of several at once it is that of this container whose begin fits.
+        // Of several concurrent calls, the one of this container with a matching begin.
         let fits = |i: &&usize| self.items[**i].container.0 == clean(&event.subject.container);
         let best = open
             .iter()
@@ -156,7 +156,7 @@ impl Builder {
         self.items.push(item(event, group, lane, now, text, tint));
     }
 
-    /// Somebody has asked for an end in this pod: an exit code other than 0 is no news.
+    /// An end was requested in this pod: an exit code other than 0 is not a failure.
     fn is_ending(&self, group: usize) -> bool {
         let ends = |call: &str| call.starts_with("Stop") || call.starts_with("Remove");
         let mut open = self.calls.iter().filter(|(_, open)| !open.is_empty());
@@ -217,7 +217,7 @@ impl Builder {
         }
     }
 
-    /// What has not ended reaches to the last event; then all by time, with their points.
+    /// Extends unfinished items to the last event; then sorts all by time, with their points.
     fn finish(mut self) -> Built {
         for item in self.items.iter_mut().filter(|item| item.open) {
             item.took = self.now.saturating_sub(item.at);

@@ -1,9 +1,9 @@
-//! What failed, and which event is its cause: a call fails by a plugin's answer, or by a step, before it.
+//! Failures and their causes: a failed call is caused by an earlier plugin's answer or step.
 
 use super::model::{Failure, Item, Lane};
 use crate::cli::words::Tint;
 
-/// Each failed call with its cause, and what failed outside of any; by time. `items` are in the order of their begin.
+/// Each failed call with its cause, and other failures, by time. `items` are sorted by begin.
 pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
     let mut told = vec![false; items.len()];
     let mut failures = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
     failures
 }
 
-/// Ids as long as containers have them, cut as the text timeline cuts them: a line at the top is for words.
+/// Shortens ids of containers as in the text timeline, so that the top line stays readable.
 fn short_ids(text: &str) -> String {
     let mut out = String::new();
     let mut id = String::new();
@@ -74,8 +74,8 @@ fn is_within(item: &Item, call: &Item) -> bool {
     item.group == call.group && item.call == call.call && !item.is_call && container
 }
 
-/// How much an event says of why the call failed: a plugin that fails it before a step, a step before the point that a
-/// plugin aborted, and a plugin in trouble before that too, as it may be one that must not be.
+/// Ranks an event as the cause of a failed call: a plugin that fails it, then a step, then a plugin
+/// in trouble, which may be a required one, then the point that a plugin aborted.
 fn weight(item: &Item) -> u8 {
     match (&item.lane, item.tint) {
         (Lane::Plugin(_), Tint::Bad) => 5,

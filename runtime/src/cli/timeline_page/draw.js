@@ -1,5 +1,5 @@
-// The picture: times to places, what shares a place, and the elements of a lane. No text becomes markup here: elements
-// are made one by one, and texts are set as text.
+// Drawing: maps times to positions, clusters items, and makes the elements of a lane. No text becomes
+// markup: elements are created one by one, and texts are set as text.
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const ROW = 24, BAR = 16, TOP = 4, SMALL = 13;
 const items = DATA.items.map((f, id) => ({
@@ -20,7 +20,7 @@ function make(name, attributes, parent, text) {
   return element;
 }
 
-// The piece of the scale that holds a value: 0 asks by time, 1 by place.
+// The segment of the scale that contains a value: 0 for a time, 1 for a position.
 function piece(value, by) {
   let low = 0, high = breaks.length - 2;
   while (low < high) {
@@ -36,7 +36,7 @@ function between(value, from, to) {
 const place = time => between(time, 0, 1);
 const time = at => between(at, 1, 0);
 
-// What is seen: places from and to, with room at both ends; pixels across.
+// The view: positions from and to, with margins; width in pixels.
 const view = { from: 0, to: 1, width: 1000 };
 const MARGIN = last[1] * 0.015;
 const WHOLE = { from: -MARGIN, to: last[1] + MARGIN * 3 };
@@ -56,7 +56,7 @@ function long(us) {
   return us < 1.728e11 ? `${Math.round(us / 3.6e9)} h` : `${Math.round(us / 8.64e10)} days`;
 }
 
-// Ticks where there is room, round numbers only; none in what is folded.
+// Ticks at round numbers, if there is room; none in folded times.
 function ticks() {
   const found = [], perPixel = (view.to - view.from) / view.width;
   let step = 1;
@@ -90,14 +90,14 @@ function widthOf(text) {
   if (!widths.has(text)) widths.set(text, pen.measureText(text).width * 1.04);
   return widths.get(text);
 }
-// As much of a text as there is room for; nothing if that says nothing.
+// The part of a text that fits; empty if it would be too short.
 function fitting(text, room, least) {
   if (widthOf(text) <= room) return text;
   const letters = Math.floor(text.length * room / widthOf(text)) - 1;
   return letters < least ? '' : text.slice(0, letters) + '…';
 }
 
-// What is too short to be told apart becomes one: a cluster per place.
+// Items too close to distinguish form one cluster per position.
 function clusters(list) {
   const found = [];
   for (const item of list) {
@@ -126,7 +126,7 @@ function named(cluster) {
   return cluster.items.length > 1 ? `${cluster.items.length} events, such as: ${text}` : text;
 }
 
-// `before` and `next` are where its neighbours end and begin, the label of the one before included.
+// `before`: the end of the previous neighbor with its label; `next`: the begin of the next one.
 function drawCluster(svg, cluster, y, before, next) {
   const { head, tint } = cluster, width = Math.min(cluster.to, view.width + 20) - Math.max(cluster.from, -20);
   const left = Math.max(cluster.from, -20), middle = y + BAR / 2;

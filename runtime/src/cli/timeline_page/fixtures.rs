@@ -1,8 +1,8 @@
-//! Events of pods that never were.
+//! Events of invented pods.
 
 use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
 
-/// Records events with times of its own.
+/// Records events with invented times.
 pub(super) struct Script {
     pub events: Vec<Event>,
     pub now_us: u64,
@@ -16,7 +16,7 @@ impl Script {
         }
     }
 
-    /// So many microseconds after the one before.
+    /// Records an event this many microseconds after the previous one.
     pub(super) fn after(&mut self, us: u64, subject: &Subject, what: impl Into<What>) -> &mut Self {
         self.now_us += us;
         self.events.push(Event {
@@ -88,7 +88,7 @@ pub(super) fn pod(name: &str) -> Subject {
     Subject::pod(&format!("id-of-{name}"), "default", name)
 }
 
-/// The daemon and a plugin come, then a pod whose container a plugin refuses: `10-quota` says `why`.
+/// Daemon and plugin start; then plugin `10-quota` rejects a pod's container with the reason `why`.
 pub(super) fn refused(name: &str, why: &str) -> Script {
     let mut script = Script::new();
     let version = "0.1.0".to_owned();

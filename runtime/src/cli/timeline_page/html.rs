@@ -1,8 +1,8 @@
-//! The file: a template, what is known in advance as markup, and the rest as data for the script.
+//! The HTML file: a template, fixed contents as markup, and the rest as data for the script.
 //!
-//! Two walls keep a stranger's text from being more than text. Whatever goes into markup is escaped, and data cannot end
-//! the element it stands in; and the page's own policy names the digests of its one style and its one script, so that a
-//! browser runs and loads nothing else.
+//! Two measures keep external text from becoming markup. Text in markup is escaped, and data cannot
+//! end its element; and the page's policy names the digests of its one style and its one script, so
+//! that a browser runs and loads nothing else.
 
 use std::{collections::HashMap, fmt::Write};
 
@@ -21,20 +21,20 @@ use crate::cli::{
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// One script: the chart's picture, then what a person does with it.
+/// One script: the drawing of the chart, then its interaction.
 const SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("draw.js"),
     include_str!("page.js"),
     "})();\n"
 );
-/// Bytes of texts from which on further ones are cut, and from which on they are left out.
+/// Total bytes of texts after which further ones are cut, and after which they are left out.
 const CUT_FROM: usize = 600_000;
 const NONE_FROM: usize = 1_100_000;
-/// What is left of one that is cut, in characters.
+/// Length of a cut text, in characters.
 const CUT: usize = 100;
 
-/// The page, whole.
+/// Renders the complete page.
 pub fn page(chart: &Chart) -> String {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
@@ -55,12 +55,12 @@ pub fn page(chart: &Chart) -> String {
     )
 }
 
-/// As a policy names a script or a style.
+/// The digest of a script or a style in a policy.
 fn digest(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }
 
-/// `template` with each `{{name}}` replaced. What is put in is not looked at again.
+/// `template` with each `{{name}}` replaced. Inserted text is not expanded again.
 fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     let mut page = String::new();
     let mut rest = template;
@@ -73,7 +73,7 @@ fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     page + rest
 }
 
-/// Text as it stands in an element or an attribute in double quotes.
+/// Escapes text for an element or an attribute in double quotes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -89,9 +89,9 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// JSON as it stands in a script element: nothing in it can end the element or begin a comment.
+/// JSON for a script element: it cannot end the element or begin a comment.
 fn json_in_script(value: &Value) -> String {
-    // These stand in JSON only within strings, where each may be written so.
+    // In JSON these occur only in strings, which allow this escape.
     let mut out = String::new();
     for c in value.to_string().chars() {
         match c {
@@ -129,7 +129,7 @@ fn seconds(us: u64) -> String {
     format!("{}.{:03} s", us / 1_000_000, us / 1000 % 1000)
 }
 
-/// A length for a person: what is longer than a minute needs no milliseconds.
+/// A duration for people: without milliseconds from a minute on.
 fn long(us: u64) -> String {
     let s = us / 1_000_000;
     match s {
@@ -140,7 +140,7 @@ fn long(us: u64) -> String {
     }
 }
 
-/// What a reader is to know first: what failed first and why, or that nothing did.
+/// The summary at the top: the first failure and its cause, or that nothing failed.
 fn verdict(chart: &Chart) -> String {
     let Some(first) = chart.failures.first() else {
         let warned = chart.items.iter().filter(|i| i.tint == Tint::Warn).count();
@@ -179,8 +179,8 @@ fn verdict(chart: &Chart) -> String {
     )
 }
 
-/// What the script draws. An item is an array: group, lane, row, begin, length, tint, label, request, answer, container
-/// with its id, call, point or -1, whether it is open; texts by their index.
+/// Data for the script. An item is an array: group, lane, row, begin, length, tint, label, request,
+/// answer, container with its id, call, point or -1, whether it is open. Texts are indices.
 fn data(chart: &Chart) -> String {
     let mut texts = Texts::default();
     let failures: Vec<Value> = chart
@@ -188,7 +188,7 @@ fn data(chart: &Chart) -> String {
         .iter()
         .map(|f| json!([f.cause, texts.index(&f.what), texts.index(&f.why), f.at]))
         .collect();
-    // Where there are too many texts, those of what went wrong are whole.
+    // If texts are cut, those of failures stay complete.
     let mut order: Vec<usize> = (0..chart.items.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(tint(chart.items[*i].tint)));
     let mut items = vec![Value::Null; order.len()];
@@ -223,7 +223,7 @@ fn data(chart: &Chart) -> String {
     let busy: Vec<(u64, u64)> = chart
         .items
         .iter()
-        // What has not ended would make all of the rest busy.
+        // An unfinished item would make all the rest busy.
         .map(|i| (i.at, if i.open { i.at } else { i.end() }))
         .collect();
     let scale = scale(&busy, chart.end());
@@ -257,7 +257,7 @@ fn tint(tint: Tint) -> u8 {
     }
 }
 
-/// Each text once, and not more of them than a page bears.
+/// Each text once, up to the limit of a page.
 #[derive(Default)]
 struct Texts {
     all: Vec<String>,

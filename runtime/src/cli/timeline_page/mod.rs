@@ -1,11 +1,11 @@
-//! The life of pods as one page for a browser: lanes over time, and what failed first. Pure: drawn from events alone, with
-//! the words of the text timeline, so that nothing is shown here that is not shown there.
+//! The life of pods as one page for a browser: lanes over time, and the first failure. Pure: drawn
+//! from events only, with the words of the text timeline, so that both show the same.
 //!
 //! ```text
 //! events ─► build ─► thin ─► rows, causes, scale ─► html ─► one file: no network, no library
 //! ```
-//! The page brings its data as JSON, and a script that draws it; whatever came from outside is text there, never
-//! markup.
+//! The page contains its data as JSON, and a script that draws it. External text is always text
+//! there, never markup.
 
 mod build;
 mod causes;
@@ -20,12 +20,12 @@ use crate::trace::Event;
 pub use html::page;
 pub use model::Chart;
 
-/// Most events of one page; the most telling are kept.
+/// Limit of events on a page; the most relevant are kept.
 const MOST: usize = 20_000;
-/// With more pods than these each begins folded.
+/// With more pods than this each starts folded.
 const MANY: usize = 12;
 
-/// Lanes, their events, and what failed.
+/// The chart: lanes, their events, and failures.
 pub fn chart<'a>(events: impl IntoIterator<Item = &'a Event>) -> Chart {
     chart_of(events, MOST)
 }

@@ -1,8 +1,8 @@
-//! What is drawn. Times are microseconds since the first event.
+//! The contents of a chart. Times are microseconds since the first event.
 
 use crate::cli::words::Tint;
 
-/// Who did it; in the order of the lanes.
+/// The actor of an event, in the order of the lanes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     Cri,
@@ -24,21 +24,21 @@ impl Lane {
     }
 }
 
-/// One thing that happened, with its length; of none, an instant.
+/// One event with its duration; without one it is an instant.
 #[derive(Debug, Clone)]
 pub struct Item {
     pub group: usize,
     pub lane: Lane,
     pub at: u64,
     pub took: u64,
-    /// It has not ended as far as is known.
+    /// Its end is not known.
     pub open: bool,
     pub tint: Tint,
     pub label: String,
-    /// The request; empty for what nobody asked for in particular.
+    /// The request; empty for events without one.
     pub asked: String,
     pub answer: String,
-    /// Id and name of its container, and the CRI call in whose course it was; empty for none.
+    /// Id and name of its container, and the CRI call that it belongs to; empty if absent.
     pub container: (String, String),
     pub call: String,
     /// It is a CRI call.
@@ -57,7 +57,7 @@ impl Item {
     }
 }
 
-/// A pod, or the daemon with its plugins.
+/// A pod, or the daemon and its plugins.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
     /// `namespace/name`; empty for the daemon.
@@ -65,7 +65,7 @@ pub struct Group {
     pub id: String,
 }
 
-/// Something failed: what, of whom, why, and the event to look at.
+/// A failure: operation, object, cause, and the event that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub what: String,
@@ -74,7 +74,7 @@ pub struct Failure {
     pub cause: usize,
 }
 
-/// Items by time, before they have places.
+/// Items by time, before they are placed.
 #[derive(Debug, Default)]
 pub(super) struct Built {
     pub groups: Vec<Group>,
@@ -83,19 +83,19 @@ pub(super) struct Built {
     pub begun: i64,
 }
 
-/// All that a page shows.
+/// The contents of a page.
 #[derive(Debug, Default)]
 pub struct Chart {
     pub begun: i64,
     pub groups: Vec<Group>,
-    /// Of each group, in order.
+    /// The lanes of each group, in order.
     pub lanes: Vec<Vec<Lane>>,
     pub items: Vec<Item>,
-    /// Lane of its group and row in the lane, of each item.
+    /// For each item, the lane in its group and the row in the lane.
     pub places: Vec<(usize, usize)>,
-    /// By time.
+    /// Sorted by time.
     pub failures: Vec<Failure>,
-    /// So many groups that each begins folded.
+    /// Whether there are so many groups that each starts folded.
     pub many: bool,
     pub left_out: usize,
 }
@@ -105,13 +105,13 @@ impl Chart {
         self.items.iter().map(Item::end).max().unwrap_or(0)
     }
 
-    /// How many pods there are.
+    /// The number of pods.
     pub fn pods(&self) -> usize {
         self.groups.iter().filter(|g| !g.id.is_empty()).count()
     }
 }
 
-/// The items at these indices, in this order; a point that is not among them is forgotten.
+/// The items at these indices, in this order. References to other points are removed.
 pub(super) fn taken(items: &[Item], order: &[usize]) -> Vec<Item> {
     let mut new = vec![None; items.len()];
     for (now, before) in order.iter().enumerate() {

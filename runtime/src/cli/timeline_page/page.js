@@ -1,7 +1,7 @@
-// What a person does with the picture: open pods, go from event to event, zoom and pan, read.
+// Interaction: open pods, move between events, zoom and pan, read.
 const chart = $('chart'), panel = $('panel'), axis = document.querySelector('#axis svg');
 const narrow = matchMedia('(max-width: 760px)');
-// The event that is read, whether with all that share its place, and whether the reader has asked for the panel where
+// The selected event, whether with all items of its cluster, and whether the user opened the panel when
 // there is no room for both.
 const now = { item: null, whole: false, asked: false, failure: 0 };
 
@@ -13,7 +13,7 @@ for (const item of items) {
   rows[item.row].push(item);
 }
 const pods = groups.filter(group => group.id), spaces = new Set(pods.map(group => group.name.split('/')[0]));
-// A namespace that all share says nothing of each.
+// A namespace that all pods share is omitted.
 const nameOf = group => !group.id ? 'daemon and plugins'
   : pods.length > 1 && spaces.size === 1 ? group.name.split('/').slice(1).join('/') || group.name : group.name;
 
@@ -23,7 +23,7 @@ function build() {
     const head = make('div', { class: 'lane head' }, section);
     const label = make('div', { class: 'label' }, head);
     const toggle = make('button', { class: 'toggle', type: 'button', title: `${nameOf(group)} ${group.id}` }, label);
-    // Of a long name the end is always seen: pods of one deployment differ there.
+    // The end of a long name stays visible: pods of one deployment differ there.
     const name = nameOf(group), cut = group.id ? Math.max(0, name.length - 9) : name.length;
     const both = make('span', { class: 'name' }, toggle);
     make('span', { class: 'start' }, both, name.slice(0, cut));
@@ -33,7 +33,7 @@ function build() {
     toggle.onclick = () => { open(group, !group.open); draw(); };
     const lanes = make('div', { class: 'lanes' }, section);
     Object.assign(group, { section, toggle, lanesElement: lanes, failed });
-    // Folded, a pod shows its calls and what went wrong.
+    // A folded pod shows its calls and failures.
     const calls = group.items.filter(item => item.tint >= 4 || item.lane.name === 'CRI');
     group.svgs = [rowsOf(head, [calls.length ? calls : group.items], `${nameOf(group)}, folded`)];
     for (const lane of group.lanes) {
@@ -59,7 +59,7 @@ function open(group, yes) {
 }
 const isShown = svg => svg.getClientRects().length > 0 && !svg.off;
 
-// Lanes are drawn when they come into sight, or when the keyboard comes to them.
+// Lanes are drawn when they become visible, or when the keyboard reaches them.
 let round = 0, marks = [];
 const seen = new IntersectionObserver(changes => {
   for (const change of changes) {
@@ -100,14 +100,14 @@ function drawSoon() {
   requestAnimationFrame(() => { waiting = false; draw(); });
 }
 
-// The view, never beyond the whole, never closer than a microsecond to five pixels.
+// Limits the view to the chart, and to five pixels per microsecond.
 function look(from, to) {
   const whole = WHOLE.to - WHOLE.from, length = Math.min(whole, Math.max(to - from, view.width / 5));
   view.from = Math.min(Math.max(from, WHOLE.from), WHOLE.to - length);
   view.to = view.from + length;
   drawSoon();
 }
-// Around a share of the width; without one around the event that is read, if it is in sight.
+// Around a fraction of the width, or else around the selected event, if visible.
 function zoom(factor, at) {
   if (at === undefined) {
     at = now.item ? x(now.item.at) / view.width : 0.5;
@@ -164,7 +164,7 @@ function show(cluster) {
   line(list, 'In the course of', item.call !== item.label && item.call);
 }
 
-// Makes an event the one that is read: its pod is opened, its lane drawn, the focus set on it if wished.
+// Selects an event: opens its pod, draws its lane, and optionally focuses it.
 function read(item, focus, asked) {
   const group = groups[item.group];
   now.item = item;
@@ -211,7 +211,7 @@ function fail(index) {
   read(item, true);
 }
 
-// Left and right by time, up and down by lane.
+// Left and right move by time, up and down by lane.
 function step(from, key) {
   const svg = from.ownerSVGElement, cluster = from.cluster;
   if (key === 'ArrowLeft' || key === 'ArrowRight') {
@@ -290,7 +290,7 @@ chart.addEventListener('pointerleave', event => {
   if (now.item && event.pointerType === 'mouse') show({ items: [now.item], head: now.item });
 });
 
-// One pointer pans, two zoom; what has not moved is a click.
+// One pointer pans, two zoom; without movement it is a click.
 const held = new Map();
 let moved = false;
 const share = clientX => { const box = axis.getBoundingClientRect(); return (clientX - box.left) / box.width; };

@@ -1,14 +1,14 @@
-//! Places: the order of groups, their lanes, and a row for each of several things at once.
+//! Placement: the order of groups, their lanes, and a row for each of several concurrent items.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::model::{Built, Chart, Failure, Group, Item, Lane};
 
-/// Most rows of a lane; what is more at once shares the row that is free first.
+/// Limit of rows in a lane; further concurrent items share the row that is free first.
 const ROWS: usize = 4;
 
-/// Pods with failures, then the others, each in the order of their first event, and the daemon last. With more than
-/// `many` each begins folded.
+/// Pods with failures, then the others, each by their first event, and the daemon last. With more
+/// than `many` pods each starts folded.
 pub(super) fn arrange(built: Built, failures: Vec<Failure>, many: usize) -> Chart {
     let Built {
         groups,
@@ -37,7 +37,7 @@ pub(super) fn arrange(built: Built, failures: Vec<Failure>, many: usize) -> Char
     }
 }
 
-/// The lanes of each group that have something, and where each item goes. `items` are in the order of their begin.
+/// The used lanes of each group, and the place of each item. `items` are sorted by begin.
 fn places(items: &[Item], groups: usize) -> (Vec<Vec<Lane>>, Vec<(usize, usize)>) {
     let mut sets: Vec<BTreeSet<&Lane>> = vec![BTreeSet::new(); groups];
     for item in items {
@@ -47,7 +47,7 @@ fn places(items: &[Item], groups: usize) -> (Vec<Vec<Lane>>, Vec<(usize, usize)>
         .into_iter()
         .map(|set| set.into_iter().cloned().collect())
         .collect();
-    // When each row of a lane is free again.
+    // The time at which each row of a lane is free again.
     let mut rows: HashMap<(usize, usize), Vec<u64>> = HashMap::new();
     let mut places = Vec::with_capacity(items.len());
     for item in items {

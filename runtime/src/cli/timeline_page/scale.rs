@@ -1,18 +1,18 @@
-//! Quiet times are folded: a pod starts in milliseconds, and may then run for days.
+//! Folds quiet times: a pod starts in milliseconds, and may then run for days.
 
-/// Break points, as pairs of a time and its place; between two of them places grow evenly. Both begin at 0.
+/// Break points, as pairs of time and position, with linear positions in between. Both start at 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scale {
     pub breaks: Vec<(u64, u64)>,
-    /// Indices of break points behind which a quiet time begins that is folded.
+    /// Indices of break points at which a folded quiet time starts.
     pub folds: Vec<usize>,
 }
 
-/// Microseconds that are never folded.
+/// Gaps of this many microseconds or fewer are never folded.
 const SHORT: u64 = 1000;
 
-/// `busy` are begins and ends, by begin. Gaps longer than half of what is busy are folded, each to a 25th of that, all
-/// together to no more than a third.
+/// `busy`: begins and ends, by begin. Gaps longer than half of the busy time are folded, each to a
+/// 25th of it, all together to at most a third.
 pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
     let mut gaps = Vec::new();
     let mut until = 0;
@@ -28,7 +28,7 @@ pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
     if end > until {
         gaps.push((until, end));
     }
-    // A chart of instants has its shorter gaps for busy times: the median of them stands for each.
+    // A chart of instants has no busy time: the median of its gaps stands for each.
     let mut lengths: Vec<u64> = gaps.iter().map(|(from, to)| to - from).collect();
     lengths.sort_unstable();
     let median = lengths.get(lengths.len() / 2).copied().unwrap_or(0);
@@ -47,7 +47,7 @@ pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
         let place = scale.last().1 + folded;
         scale.breaks.push((to, place));
     }
-    // Never empty, so that there is something to divide by.
+    // Never empty, so that divisions are safe.
     scale.go_on(end.max(scale.last().0 + 1));
     scale
 }
@@ -57,7 +57,7 @@ impl Scale {
         self.breaks.last().copied().unwrap_or((0, 0))
     }
 
-    /// Evenly up to this time.
+    /// Extends the scale linearly to this time.
     fn go_on(&mut self, to: u64) {
         let (time, place) = self.last();
         if to > time {

@@ -1,4 +1,4 @@
-//! Lanes, causes, folds, and that a stranger's text stays text.
+//! Lanes, causes, folds, and that external text stays text.
 
 use proptest::prelude::*;
 
@@ -206,7 +206,7 @@ fn what_is_short_or_busy_is_not_folded() {
     assert_eq!(nothing.breaks, [(0, 0), (1, 1)]);
 }
 
-/// What a hostile plugin, or whoever names pods, may try.
+/// Attempts of a hostile plugin, or of a client that chooses pod names.
 const HOSTILE: [&str; 6] = [
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -230,7 +230,7 @@ fn a_strangers_text_becomes_no_markup_wherever_it_stands() {
             .passed(&subject, text, Some(text))
             .ended(&subject, 1, Some(text));
         let drawn = page(&chart(&script.events));
-        // Of elements there are as many as without; in data there are none at all.
+        // The number of elements is the same as without hostile text; data contains none.
         let count = |page: &str, what: &str| page.matches(what).count();
         for what in ["<script", "</script", "<img", "<!--", "<b>"] {
             let extra = count(&drawn, what) - count(&plain, what);
@@ -260,7 +260,7 @@ fn the_page_names_its_own_script_and_style_and_lets_nothing_else_load() {
         let code = found.split("id=\"data\"").next().expect("before the data");
         assert!(!code.contains(outside), "{outside}");
     }
-    // An attribute that a policy with digests does not let through would be dead.
+    // A policy with digests would block such an attribute.
     for dead in [" style=\"", " onclick=\""] {
         assert!(!page.contains(dead), "{dead}");
     }

@@ -1,10 +1,10 @@
-//! More events than a page holds: the most telling stay.
+//! Reduces the events to the limit of a page: the most relevant stay.
 
 use super::model::{Item, taken};
 use crate::cli::words::Tint;
 
-/// Leaves at most `most` items, and says how many are gone: failures stay before calls, these before steps and answers,
-/// these before what plugins were not asked; among equals the earlier.
+/// Keeps at most `most` items, and returns the number of removed ones: failures before calls, these
+/// before steps and answers, these before the rest; among equals the earlier.
 pub(super) fn thin(items: &mut Vec<Item>, most: usize) -> usize {
     if items.len() <= most {
         return 0;

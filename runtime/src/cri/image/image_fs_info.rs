@@ -1,4 +1,4 @@
-//! ImageFsInfo (CRI-176): also the probe of every client at connect (CRI-004).
+//! ImageFsInfo (CRI-176): clients also use it as their probe at connect (CRI-004).
 
 use proto_cri::v1 as cri;
 

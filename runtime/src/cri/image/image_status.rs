@@ -1,4 +1,4 @@
-//! ImageStatus (CRI-171, CRI-177): not present is OK without an image.
+//! ImageStatus (CRI-171, CRI-177): a missing image is OK without an image.
 
 use std::collections::BTreeMap;
 

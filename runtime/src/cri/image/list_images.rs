@@ -20,7 +20,7 @@ pub fn list_images(images: &Images, filter: Option<&cri::ImageFilter>) -> Result
     Ok(found.iter().map(|image| message(image)).collect())
 }
 
-/// The same whichever reference was asked for (CRI-171).
+/// The same for every reference of the image (CRI-171).
 pub fn message(image: &ImageRecord) -> cri::Image {
     let (uid, username) = user(&image.run.user);
     cri::Image {
@@ -35,7 +35,7 @@ pub fn message(image: &ImageRecord) -> cri::Image {
     }
 }
 
-/// The user of an image's config: a number, or a name to be looked up inside the image; its group aside (CRI-173).
+/// The user of an image's config, without group: a number, or a name in the image (CRI-173).
 fn user(text: &str) -> (Option<cri::Int64Value>, String) {
     let (user, _group) = text.split_once(':').unwrap_or((text, ""));
     match user.parse::<u32>() {

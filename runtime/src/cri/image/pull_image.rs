@@ -18,7 +18,7 @@ pub async fn pull_image(
     if wanted.is_empty() {
         return Err(Error::invalid("PullImage: image is missing"));
     }
-    // All handlers have the one store; but what a handler is, is not for the client to make up.
+    // All handlers share one store, but the handler must exist.
     if policies.get(&image.runtime_handler).is_none() {
         let refusal = policies.refusal(&image.runtime_handler);
         return Err(Error::invalid(format!(
@@ -44,8 +44,8 @@ pub async fn pull_image(
 
 const UNAVAILABLE: &str = "RegistryUnavailable: ";
 
-/// Kubelet reads the prefix of an unavailable registry from the first byte, and only under the
-/// code UNKNOWN (CRI-007).
+/// Kubelet reads the prefix of an unavailable registry from the first byte, and only under the code
+/// UNKNOWN (CRI-007).
 fn refusal(wanted: &str, error: &PullError) -> Error {
     let kind = match error {
         PullError::Reference(_) | PullError::Credentials(_) => Kind::Invalid,

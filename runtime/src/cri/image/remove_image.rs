@@ -1,4 +1,4 @@
-//! RemoveImage (CRI-175): not present is removed.
+//! RemoveImage (CRI-175): a missing image is OK.
 
 use proto_cri::v1 as cri;
 

@@ -1,4 +1,4 @@
-//! Attach: judges the request, and answers where it is streamed.
+//! Attach: checks the request, and returns the URL of its stream.
 
 use proto_cri::v1 as cri;
 

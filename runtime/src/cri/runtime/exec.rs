@@ -1,4 +1,4 @@
-//! Exec: judges the request, and answers where it is streamed.
+//! Exec: checks the request, and returns the URL of its stream.
 
 use proto_cri::v1 as cri;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// # Errors
-/// A request that contradicts itself, or a container that is not running.
+/// A contradictory request, or a container that is not running.
 pub async fn exec(
     pods: &Registry,
     specs: &SpecStore,
@@ -41,7 +41,7 @@ pub async fn exec(
     Ok(cri::ExecResponse { url })
 }
 
-/// A process beside init, as that is but for its arguments, and who makes it.
+/// A process like init except for its arguments, and the monitor that starts it.
 ///
 /// # Errors
 /// No arguments, or a container that is not running.
@@ -63,10 +63,10 @@ pub async fn process(
     Ok((monitor, process))
 }
 
-/// What holds for exec and attach.
+/// Checks common to exec and attach.
 ///
 /// # Errors
-/// The first field that contradicts another.
+/// The first contradictory field.
 pub fn check(verb: &str, id: &str, wanted: Wanted) -> Result<()> {
     let refuse = |why: &str| Err(Error::invalid(format!("{verb}: {why}")));
     if id.is_empty() {

@@ -1,4 +1,4 @@
-//! ExecSync (CRI-139 to CRI-141): changes no state of the container, so it needs no queue.
+//! ExecSync (CRI-139 to CRI-141): leaves the container's state unchanged, so it bypasses the queue.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// # Errors
-/// WrongState unless RUNNING; TimedOut when the timeout killed it; Exhausted when its output did not fit beside that of other
-/// calls; Failed with the kernel's words when it could not be executed.
+/// WrongState unless RUNNING; TimedOut when the timeout killed it; Exhausted when its output
+/// exceeds the limit of all calls together; Failed with the kernel's error when execve failed.
 pub async fn exec_sync(
     pods: &Registry,
     specs: &SpecStore,

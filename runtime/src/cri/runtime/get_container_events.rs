@@ -1,5 +1,5 @@
-//! GetContainerEvents (CRI-160): a stream without end. A subscriber that falls behind is cut off
-//! with RESOURCE_EXHAUSTED and lists anew.
+//! GetContainerEvents (CRI-160): an endless stream. A subscriber that lags is cut off with
+//! RESOURCE_EXHAUSTED and must list again.
 
 use futures_util::{Stream, stream};
 use proto_cri::v1 as cri;

@@ -1,4 +1,4 @@
-//! ListPodSandboxMetrics and StreamPodSandboxMetrics (CRI-120, CRI-157): of pods that are ready.
+//! ListPodSandboxMetrics and StreamPodSandboxMetrics (CRI-120, CRI-157): only ready pods.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! ListPodSandboxStats and StreamPodSandboxStats (CRI-120, CRI-156): pods that are not ready are
-//! left out.
+//! ListPodSandboxStats and StreamPodSandboxStats (CRI-120, CRI-156): only ready pods.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! RuntimeService: one file per RPC that reads or streams, named after it. Each translates, calls, translates. RPCs that
-//! change pods and containers have their files in `pod/`.
+//! RuntimeService: one file per RPC that reads or streams, named after it. Each translates, calls,
+//! translates. RPCs that change pods and containers have their files in `pod/`.
 
 pub mod attach;
 pub mod container_stats;

@@ -1,4 +1,4 @@
-//! PortForward: judges the request, and answers where it is streamed.
+//! PortForward: checks the request, and returns the URL of its stream.
 
 use proto_cri::v1 as cri;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// # Errors
-/// What is no port, or a sandbox that is not ready.
+/// An invalid port, or a sandbox that is not ready.
 pub fn port_forward(
     pods: &Registry,
     streams: &Streams,

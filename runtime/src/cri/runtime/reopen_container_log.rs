@@ -1,4 +1,4 @@
-//! ReopenContainerLog (CRI-138): the monitor opens the path again; needs no queue.
+//! ReopenContainerLog (CRI-138): the monitor reopens the path; bypasses the queue.
 
 use proto_cri::v1 as cri;
 

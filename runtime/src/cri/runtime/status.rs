@@ -1,4 +1,4 @@
-//! Status (CRI-104 to CRI-107), with pulls under way (CRI-909) and sandboxes that expose the host.
+//! Status (CRI-104 to CRI-107), with running pulls (CRI-909) and sandboxes that expose the host.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
         } else {
             BTreeMap::new()
         },
-        // One runtime serves all handlers: what one can, all can.
+        // All handlers have the same features, because one runtime serves them.
         runtime_handlers: std::iter::once("")
             .chain(node.policies.handlers.keys().map(String::as_str))
             .map(|name| cri::RuntimeHandler {
@@ -104,7 +104,7 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
     ])
 }
 
-/// `(reason, message)` while no pod could get a network (CRI-104).
+/// `(reason, message)` while pods cannot get a network (CRI-104).
 async fn network_status(service: &Cri) -> Result<(), (String, String)> {
     let node = &service.pods.node;
     if node.config.network.nri == NriNetwork::Only {

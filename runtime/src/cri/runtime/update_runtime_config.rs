@@ -1,5 +1,5 @@
-//! UpdateRuntimeConfig (CRI-109): kubelet tells the node's pod CIDR. The built-in bridge has
-//! its own subnet and a CNI configuration names its own, so the value is noted and not used.
+//! UpdateRuntimeConfig (CRI-109): kubelet sends the node's pod CIDR. The built-in bridge and CNI
+//! configurations have their own subnets, so the value is only logged.
 
 use proto_cri::v1 as cri;
 

@@ -4,7 +4,7 @@ use proto_cri::v1 as cri;
 
 pub fn version() -> cri::VersionResponse {
     cri::VersionResponse {
-        // Kubelet refuses any other value.
+        // Kubelet rejects any other value.
         version: "0.1.0".into(),
         runtime_name: "cairn".into(),
         runtime_version: env!("CARGO_PKG_VERSION").into(),

@@ -1,5 +1,5 @@
-//! What clients do with pods: calls in and out of turn, two at a time, given up in the middle; and the end, in which
-//! everything is removed.
+//! Clients of pods: calls in and out of order, two at a time, some abandoned; at the end they
+//! remove everything.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ impl World {
         clients.join_all().await;
     }
 
-    /// A call, which must not hang. Some are given up by their callers: `None`.
+    /// A call, which must not hang. Returns `None` if its caller abandons it.
     async fn call<T>(
         &self,
         what: &str,
@@ -46,7 +46,7 @@ impl World {
         let told = match &answer {
             Ok(Ok(_)) => "OK".to_owned(),
             Ok(Err(error)) => {
-                // Processes of this machine die when they are killed.
+                // On this machine, killed processes die.
                 if error.kind == Kind::TimedOut {
                     self.memory.fault(format!("{what}: {}", error.text));
                 }
@@ -71,7 +71,7 @@ impl World {
             run_pod_sandbox::run(pods, request)
         };
         let mut ran = self.call(&format!("run {name}"), run()).await;
-        // Given up, or vetoed, or the network failed: as a kubelet does.
+        // Abandoned, vetoed, or failed by the network: retries like a kubelet.
         for _ in 0..4 {
             if !matches!(ran, Some(Ok(_))) {
                 some_ms(500).await;
@@ -87,7 +87,7 @@ impl World {
             let (name, config) = (format!("{name}-{number}"), config.clone());
             containers.spawn(async move { world.container(&pods, &pod, &name, config).await });
         }
-        // The pod's end may come in the middle.
+        // The pod may end meanwhile.
         let all = containers.join_all();
         match drawn(3) {
             0 => drop(timeout(Duration::from_millis(drawn(400)), all).await),
@@ -167,11 +167,11 @@ impl World {
         }
     }
 
-    /// Removes all that there is, as often as it takes; then nothing goes on any more.
+    /// Removes all pods, with retries, until no work is left.
     pub(super) async fn finish(&self, pods: &Arc<Pods>) {
         self.memory.0.lock().fails = 0;
         for _ in 0..5 {
-            // Calls that were given up go on.
+            // Abandoned calls go on.
             tokio::time::sleep(Duration::from_secs(60)).await;
             for pod in pods.registry.all() {
                 match timeout(CALL, pods.registry.ask(&pod.id, Op::RemovePod)).await {
@@ -206,7 +206,7 @@ fn sandbox(name: &str) -> cri::PodSandboxConfig {
                     pid: cri::NamespaceMode::Container.into(),
                     ..Default::default()
                 }),
-                // No device filter, which takes a real cgroup.
+                // No device filter, which needs a real cgroup.
                 privileged: true,
                 ..Default::default()
             }),

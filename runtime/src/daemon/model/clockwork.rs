@@ -1,9 +1,9 @@
-//! A runtime of one thread that can be stopped between any two polls of its tasks, and whose clock goes on only when no task
-//! can.
+//! A runtime of one thread that can be stopped between any two polls of its tasks. Its clock
+//! advances only when no task can run.
 //!
-//! The future that it blocks on wakes itself, so that it has its turn after each task (`event_interval` is 1). A sentinel is
-//! always in the queue: where it has two turns running, twice, nobody else can go on, and what the kernel had for us (sockets in
-//! memory) has come. Then both rest until the paused clock has gone on.
+//! The root future wakes itself, to be polled after each task (`event_interval` is 1). A sentinel
+//! is always queued. If it runs twice in a row, twice, no other task can run, and the kernel's
+//! events (sockets in memory) have arrived: both rest until the paused clock advances.
 
 use std::{
     cell::RefCell,
@@ -14,12 +14,12 @@ use std::{
 
 use tokio::{runtime::Builder, time::Instant};
 
-/// Turns of the root and of the sentinel.
+/// Polls of the root and of the sentinel.
 #[derive(Default)]
 struct Turns {
     root: u64,
     sentinel: u64,
-    /// The root's at the sentinel's last.
+    /// The root's count at the sentinel's last poll.
     last: u64,
     alone: u32,
     resting: Option<Instant>,
@@ -30,14 +30,14 @@ thread_local! {
     static TURNS: RefCell<Turns> = RefCell::default();
 }
 
-/// How a run came to its end, and after how many polls.
+/// The result of a run, and its number of polls.
 pub(super) struct Ran<T> {
     /// `None`: it was killed.
     pub result: Option<T>,
     pub polls: u64,
 }
 
-/// Runs a future as a task, and drops the whole runtime once so many polls of tasks were made.
+/// Runs a future as a task, and drops the runtime after this many polls of tasks.
 pub(super) fn run<T: Send + 'static>(
     kill_after: Option<u64>,
     work: impl Future<Output = T> + Send + 'static,
@@ -99,7 +99,7 @@ async fn sentinel() {
     .await
 }
 
-/// After each wait of the runtime.
+/// Called after each wait of the runtime.
 fn go_on() {
     let woken = TURNS.with_borrow_mut(|turns| {
         turns.resting.take_if(|since| Instant::now() > *since)?;

@@ -1,5 +1,5 @@
-//! A machine of memory: what a daemon makes of it outlives the daemon. Cgroups are directories; a live process keeps its own
-//! busy by a directory in it, which no cgroup is.
+//! A machine in memory, which outlives the daemon. Cgroups are directories; a live process keeps
+//! its cgroup busy by a directory in it, which is not a cgroup.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -30,15 +30,15 @@ pub(super) struct Inner {
     pub mounts: Vec<PathBuf>,
     pub networks: BTreeSet<String>,
     pub monitors: BTreeMap<PathBuf, Kept>,
-    /// Directories of monitors that were killed while their container ran.
+    /// Directories of monitors that were killed while their containers ran.
     pub lost: BTreeSet<PathBuf>,
     pub next_pid: i32,
-    /// One of so many operations of the network, starts and the like fails; 0: none.
+    /// One of this many operations (network, starts and the like) fails; 0: none.
     pub fails: u64,
     pub faults: Vec<String>,
 }
 
-/// Clones are the same machine.
+/// Clones share the machine.
 #[derive(Clone, Default)]
 pub(super) struct Memory(pub Arc<Mutex<Inner>>);
 
@@ -46,7 +46,7 @@ pub(super) fn drawn(below: u64) -> u64 {
     seeded::draw(below).expect("a seeded run")
 }
 
-/// Up to so many milliseconds, as the seed has it.
+/// Sleeps a random time below this many milliseconds.
 pub(super) async fn some_ms(below: u64) {
     tokio::time::sleep(Duration::from_millis(drawn(below))).await;
 }
@@ -65,7 +65,7 @@ impl Memory {
         self.0.lock().mounts.push(at.to_owned());
     }
 
-    /// What is left of pods.
+    /// The leftovers of pods.
     pub(super) fn left(&self) -> Vec<String> {
         let inner = self.0.lock();
         let paths = |what: &str, all: Vec<&PathBuf>| -> Vec<String> {
@@ -182,7 +182,7 @@ impl Machine for Memory {
             }
             some_ms(60).await;
             if self.fails() {
-                // On record with the network: only a detach takes it away.
+                // Recorded with the network: only a detach removes it.
                 return Err(failed("attach"));
             }
             Ok(Attachment {
@@ -214,7 +214,7 @@ impl Machine for Memory {
 
     fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
-            // What is on record before an effect is enough to undo it (invariant 6).
+            // The record before an effect suffices to undo it (invariant 6).
             let left = self.0.lock().networks.clone();
             for id in left.iter().filter(|id| !valid.contains(*id)) {
                 self.fault(format!("a network that no record owns: {id}"));

@@ -1,6 +1,6 @@
-//! A deterministic model of pods' whole lives: the daemon with all that is its own (driver, admission, steps, hooks, the NRI
-//! library, records on disk), upon a machine of memory, with one seed for everything random, and killed between any two polls of
-//! its tasks. What must hold is in [`World::check`] and in `plugins.rs`.
+//! A deterministic model of pods: the daemon's code (driver, admission, steps, hooks, NRI library,
+//! records on disk) on a machine in memory. One seed generates everything random, and kills occur
+//! between any two polls of its tasks. [`World::check`] and `plugins.rs` have the invariants.
 
 mod clients;
 mod clockwork;
@@ -42,29 +42,29 @@ use crate::{
     trace::{self, EventLog},
 };
 
-/// Longest that any call may take, in the model's time.
+/// Limit for any call, in the model's time.
 const CALL: Duration = Duration::from_secs(600);
 
-/// What a run is about.
+/// The parameters of a run.
 #[derive(Clone)]
 struct Plan {
     seed: u64,
     clients: usize,
-    /// Of each client.
+    /// Per client.
     pods: usize,
     plugins: Vec<Plugin>,
     /// See [`memory::Inner::fails`].
     fails: u64,
 }
 
-/// What outlives the daemon.
+/// The state that outlives the daemon.
 #[derive(Clone)]
 struct World {
     dir: Arc<tempfile::TempDir>,
     memory: Memory,
     plugins: Plugins,
     plan: Arc<Plan>,
-    /// Lives of the daemon so far, and what clients were told.
+    /// Lives of the daemon so far, and its answers to clients.
     told: Arc<Mutex<Vec<String>>>,
 }
 
@@ -139,7 +139,7 @@ impl World {
         Config::check(file).expect("a configuration")
     }
 
-    /// As `open.rs` does, upon this machine.
+    /// As `open.rs`, on this machine.
     fn open(&self) -> Arc<Pods> {
         let config = self.config();
         let dirs = make_dirs(&config).expect("directories");
@@ -216,7 +216,7 @@ impl World {
         ran
     }
 
-    /// What is listed was answered by all that are required.
+    /// All required plugins answered for every listed object.
     fn check_made(&self, registry: &Registry) {
         let seen = self.plugins.seen.lock();
         let required = || self.plan.plugins.iter().filter(|plugin| plugin.required);
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// Nobody is served before what the last daemon had begun is done, and told (G-13 to G-19).
+    /// Recovery completes and reports the last daemon's work before serving (G-13 to G-19).
     fn check_recovered(&self, registry: &Registry, running: &[PathBuf]) {
         for pod in registry.all() {
             let record = pod.cell.get();
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Nothing is left, and nobody believes otherwise.
+    /// Nothing is left, and no plugin expects anything.
     fn check(&self) -> Vec<String> {
         let mut faults = std::mem::take(&mut self.memory.0.lock().faults);
         faults.extend(self.memory.left());
@@ -303,7 +303,7 @@ impl World {
         faults
     }
 
-    /// Whoever is connected was told of every end, and who is always there of that of everything.
+    /// Connected plugins got every end, and permanent plugins the end of every object.
     fn check_told(&self) {
         for plugin in self.plan.plugins.iter().filter(|plugin| plugin.in_process) {
             for untold in self.plugins.untold(plugin) {
@@ -323,9 +323,9 @@ impl World {
     }
 }
 
-/// Runs a plan, killed after so many polls, to its end. Returns the polls of the first life, its faults, and what happened.
+/// Runs a plan with kills after these polls. Returns polls and faults of the first life.
 fn run(plan: Plan, kills: &[u64]) -> (u64, Vec<String>, World) {
-    // Futures are large where nothing is optimised.
+    // Futures are large without optimisation.
     let builder = std::thread::Builder::new().stack_size(64 << 20);
     std::thread::scope(|scope| {
         let ran = builder.spawn_scoped(scope, || run_here(plan, kills));
@@ -344,7 +344,7 @@ fn run_here(plan: Plan, kills: &[u64]) -> (u64, Vec<String>, World) {
         if ran.result.is_some() {
             break;
         }
-        // While nobody is there.
+        // While no daemon runs.
         for dir in world.memory.running() {
             if drawn(3) == 0 {
                 match drawn(4) {
@@ -377,12 +377,12 @@ fn plugin(id: &'static str) -> Plugin {
     }
 }
 
-/// What a seed's plan is.
+/// The plan of a seed.
 fn drawn_plan(seed: u64) -> Plan {
     seeded::begin(Some(seed ^ 0x5eed));
     let some = |of: u64| [0, 0, of][drawn(3) as usize];
     let mut plugins = Vec::new();
-    // One alone that comes and goes: often nobody is there.
+    // A single plugin that reconnects: often none is connected.
     let alone = drawn(4) == 0;
     if alone {
         plugins.push(Plugin {
@@ -426,7 +426,7 @@ fn drawn_plan(seed: u64) -> Plan {
     }
 }
 
-/// What happened, in numbers: whoever changes the plans sees whether they still do something.
+/// Counts of events, which show whether a changed plan still exercises them.
 #[derive(Default)]
 struct Tally(std::collections::BTreeMap<String, usize>);
 

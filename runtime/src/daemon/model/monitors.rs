@@ -1,5 +1,5 @@
-//! Monitors of memory, which speak the monitor's own protocol over socket pairs. What they keep outlives the daemon; the
-//! tasks that serve it are the daemon's runtime's, as its sockets are.
+//! Monitors in memory, which speak the monitor's protocol over socket pairs. Their state outlives
+//! the daemon; their tasks and sockets belong to the daemon's runtime.
 
 use std::{
     fmt, fs, io,
@@ -26,18 +26,18 @@ use tokio::{
 use super::memory::{Memory, drawn, some_ms};
 use crate::monitor::Monitors;
 
-/// What a process is to its cgroup: no cgroup is called like this.
+/// Stands for a process in a cgroup; no cgroup has this name.
 const ALIVE: &str = "a process";
 
 /// A monitor with its container.
 pub(super) struct Kept {
     phase: Phase,
     pid: i32,
-    /// Those of its container.
+    /// The cgroups of its container.
     cgroups: Vec<PathBuf>,
     clients: usize,
     exit: watch::Sender<Option<Exit>>,
-    /// It is gone once this is dropped.
+    /// The container ends when this is dropped.
     _alive: watch::Sender<()>,
     gone: watch::Receiver<()>,
 }
@@ -122,7 +122,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Its container's process ends; the monitor writes that down and tells its clients.
+    /// Ends its container's process; the monitor writes the exit file and notifies its clients.
     pub(super) fn exit(&self, dir: &Path, code: i32) {
         let mut inner = self.0.lock();
         let Some(kept) = inner.monitors.get_mut(dir) else {
@@ -141,14 +141,14 @@ impl Memory {
             log_lost: 0,
             started,
         };
-        // The directory may be gone only with its monitor.
+        // Only the end of the monitor removes the directory.
         fs::write(dir.join(EXIT), exit.to_text()).expect("the exit file");
         kept.phase = Phase::Exited;
         kept.exit.send_replace(Some(exit));
         inner.faults.extend(missing);
     }
 
-    /// The monitor is killed, and its container with it.
+    /// Kills the monitor, and its container with it.
     pub(super) fn lose(&self, dir: &Path) {
         let mut inner = self.0.lock();
         let Some(lost) = inner.monitors.remove(dir) else {
@@ -160,7 +160,7 @@ impl Memory {
         }
     }
 
-    /// Directories of monitors whose containers run.
+    /// Directories of monitors with running containers.
     pub(super) fn running(&self) -> Vec<PathBuf> {
         let inner = self.0.lock();
         let running = inner
@@ -170,7 +170,7 @@ impl Memory {
         running.map(|(dir, _)| dir.clone()).collect()
     }
 
-    /// Ends at a random moment, or not before it is killed.
+    /// Ends at a random moment, or only when killed.
     pub(super) fn live(&self, dir: &Path) {
         let (memory, dir) = (self.clone(), dir.to_owned());
         let lifetime = match drawn(3) {
@@ -199,7 +199,7 @@ impl Kept {
             .try_for_each(|group| fs::create_dir(group.join(ALIVE)))
     }
 
-    /// A fault where the cgroup has gone from under it.
+    /// Returns a fault if its cgroup was removed before.
     fn leave(&self) -> Option<String> {
         let mut gone = None;
         for group in &self.cgroups {

@@ -1,5 +1,5 @@
-//! Plugins as they see the world. An instance is a connection, or the plugin of the process in one life of the daemon: its
-//! list at Synchronize and the events after it must fit together.
+//! The plugins' view. An instance is a connection, or the in-process plugin in one life of the
+//! daemon: its list at Synchronize and the events after it must be consistent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::memory::{Memory, drawn, some_ms};
 
-/// What one plugin is to the model.
+/// The parameters of one plugin.
 #[derive(Clone)]
 pub(super) struct Plugin {
     pub id: &'static str,
@@ -22,11 +22,11 @@ pub(super) struct Plugin {
     pub in_process: bool,
     pub required: bool,
     pub must_run: bool,
-    /// Of so many events one is refused, one late, one never answered as the connection breaks; 0: never.
+    /// One of this many events is rejected, one is late, and one breaks the connection; 0: never.
     pub vetoes: u64,
     pub late: u64,
     pub lost: u64,
-    /// Of so many answers one evicts a container, or asks for an update.
+    /// One of this many answers evicts a container, or requests an update.
     pub evicts: u64,
 }
 
@@ -42,14 +42,14 @@ enum Seen {
 #[derive(Default)]
 pub(super) struct Instance {
     pub name: String,
-    /// Pods and containers that it knows of, and the pod of each container.
+    /// Known pods and containers, and the pod of each container.
     knows: BTreeMap<String, (Seen, String)>,
     removed: BTreeSet<String>,
     busy: bool,
     pub over: bool,
 }
 
-/// What all plugins saw, over all lives of the daemon.
+/// Observations of all plugins, over all lives of the daemon.
 #[derive(Clone)]
 pub(super) struct Plugins {
     pub memory: Memory,
@@ -58,9 +58,9 @@ pub(super) struct Plugins {
 
 #[derive(Default)]
 pub(super) struct Log {
-    /// Who answered Run or Create of what without a veto.
+    /// Plugins that answered Run or Create of an object without a veto.
     pub answered: BTreeSet<(&'static str, String)>,
-    /// Who was told of what by which event, over all instances.
+    /// Events of all instances: plugin, event, object.
     pub told: BTreeSet<(&'static str, Event, String)>,
     pub instances: Vec<Arc<Mutex<Instance>>>,
     pub events: Vec<String>,
@@ -79,7 +79,7 @@ impl Plugins {
         instance
     }
 
-    /// The daemon has died: no connection of it is left.
+    /// The daemon has died, and all its connections with it.
     pub(super) fn disconnect(&self) {
         for instance in &self.seen.lock().instances {
             instance.lock().over = true;
@@ -95,7 +95,7 @@ impl Plugins {
         )
     }
 
-    /// Connects again and again, for as long as the daemon lives.
+    /// Reconnects for as long as the daemon lives.
     pub(super) async fn connect(self, plugin: Plugin, socket: PathBuf) {
         let (index, name) = plugin.id.split_once('-').expect("an id");
         loop {
@@ -118,8 +118,8 @@ impl Plugins {
         }
     }
 
-    /// What a plugin that is always there was asked to make and not told the end of, also where the daemon was killed in between
-    /// (G-13 to G-19).
+    /// Objects that a permanent plugin was asked to create and whose end it did not get, even if
+    /// the daemon was killed in between (G-13 to G-19).
     pub(super) fn untold(&self, plugin: &Plugin) -> Vec<String> {
         use Event::{CreateContainer, RemoveContainer, RemovePodSandbox, RunPodSandbox};
         use Event::{StopContainer, StopPodSandbox};
@@ -196,7 +196,7 @@ impl Plugins {
     }
 }
 
-/// An instance with what it is part of.
+/// An instance with its context.
 #[derive(Clone)]
 struct At {
     all: Plugins,
@@ -225,7 +225,7 @@ impl At {
         one_of > 0 && drawn(one_of) == 0
     }
 
-    /// A container that is there, or was.
+    /// A container, existing or removed.
     fn of_another(&self) -> Option<String> {
         let some = self.chance(self.plugin.evicts);
         let log = self.all.seen.lock();
@@ -304,8 +304,8 @@ impl At {
         self.all.memory.fault(format!("{name}: {what}"));
     }
 
-    /// Of one object: Run < Stop < Remove, Create < Start < Stop < Remove, each once; what is not known may be stopped and
-    /// removed.
+    /// Per object: Run < Stop < Remove, Create < Start < Stop < Remove, each once; unknown objects
+    /// may be stopped and removed.
     fn see(&self, event: Event, object: &str, pod: &str) {
         let mut instance = self.instance.lock();
         let instance = &mut *instance;
@@ -349,17 +349,17 @@ impl At {
                 }
                 _ => fault("started, and not just made"),
             },
-            // One that ends at once is stopped after this (C-07.2).
+            // A process that ends at once is stopped after this (C-07.2).
             Event::PostStartContainer if !matches!(known, Some(Seen::Made | Seen::Started)) => {
                 fault("runs, and was not just started");
             }
             Event::StopPodSandbox | Event::StopContainer => {
-                // What was kept for a plugin that must run may come beside the event itself.
+                // The backlog of a must-run plugin may arrive beside the event itself.
                 let again = known == Some(Seen::Stopped) || instance.removed.contains(object);
                 if again && !self.plugin.must_run {
                     fault("stopped again, or after its removal");
                 }
-                // One that was never started is stopped at its removal.
+                // A container that was never started is stopped at its removal.
                 if event == Event::StopPodSandbox && of_pod(|seen| seen == Seen::Started) {
                     fault("before its containers");
                 }
@@ -389,7 +389,7 @@ impl At {
 }
 
 impl Instance {
-    /// Objects whose end it was not told of.
+    /// Objects whose end it did not get.
     pub(super) fn untold(&self) -> Vec<&String> {
         self.knows.keys().collect()
     }

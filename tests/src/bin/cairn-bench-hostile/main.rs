@@ -1,14 +1,14 @@
-//! cairn-bench-hostile [--name NAME] [--json FILE] [--only TEXT] [--seconds 12]: measures how long the
-//! calls of other pods take while NRI plugins misbehave. Two clients make and end pods; each row is
-//! compared with a quiet period right before and right after it.
+//! cairn-bench-hostile [--name NAME] [--json FILE] [--only TEXT] [--seconds 12]: measures how long
+//! the calls of other pods take while NRI plugins misbehave. Two clients make and end pods; each
+//! row is compared with a quiet period right before and right after it.
 //!
 //! ```text
 //! main ── rows: a Scene each ──► load: two clients of CRI, the times of their calls
 //!            └── plugin: this program again, in a process of its own, killed at the row's end
 //! ```
 //! Environment: CRI and NRI, the sockets; IMAGE, a busybox that the runtime has; RESTART, a command
-//! that kills the runtime and starts it again. `hack/bench nri --hostile` starts the runtimes, one at a
-//! time, and makes the table from the JSON lines.
+//! that kills the runtime and starts it again. `hack/bench nri --hostile` starts the runtimes, one
+//! at a time, and makes the table from the JSON lines.
 
 mod load;
 mod plugin;

@@ -18,7 +18,7 @@ pub(crate) const FLOODED: &str = "flooded";
 /// Prefix of the names of pods whose events are kept.
 pub(crate) const KEPT: &str = "kept";
 
-/// How a plugin misbehaves.
+/// A plugin's misbehavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misdeed {
     /// Not at all: it agrees to everything.
@@ -66,7 +66,7 @@ const INSTANCES: usize = 2000;
 const FLOOD: u64 = 60;
 /// Longer than the protocol's limit of a message.
 const LARGE: usize = 10 << 20;
-/// How long a plugin works before it fails.
+/// Time that a plugin works before it fails.
 const WORK: Duration = Duration::from_millis(150);
 /// Delay at a kept event; less than the request timeout.
 const SLOW: Duration = Duration::from_millis(1500);
@@ -84,7 +84,7 @@ enum Deed {
     Leaves(Duration),
 }
 
-/// The line that a plugin prints when it has answered Synchronize.
+/// The line that a plugin prints after its answer to Synchronize.
 pub(crate) const SYNCHRONISED: &str = "synchronised";
 
 impl Misdeed {
@@ -233,7 +233,7 @@ fn flooded_containers(call: &Call) -> Vec<String> {
     flooded.map(|container| container.id).collect()
 }
 
-/// An update of these containers' CPU shares; each number has other shares, so that none is redundant.
+/// An update of these containers' CPU shares, different for each number and so never redundant.
 fn updates(containers: &[String], number: u64) -> Vec<u8> {
     let shares = OptionalUInt64 {
         value: 1000 + number % 1000,

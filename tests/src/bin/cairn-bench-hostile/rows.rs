@@ -33,8 +33,8 @@ const CLEANED: Duration = Duration::from_secs(20);
 pub(crate) struct Row {
     pub name: &'static str,
     pub scene: Scene,
-    /// NRI's rules make events wait for the plugin, which subscribes to them: one wait of each client
-    /// is excused.
+    /// NRI's rules make events wait for the plugin, which subscribes to them: one wait of each
+    /// client is excused.
     pub waits: bool,
 }
 
@@ -99,7 +99,7 @@ impl Hostile {
         Self(ours.kill_on_drop(true).spawn().expect("this program runs"))
     }
 
-    /// Sends SIGSTOP a while after it was synchronised. SIGKILL ends it all the same.
+    /// Sends SIGSTOP a while after it was synchronized. SIGKILL still ends it.
     async fn stop(&mut self) {
         let output = self.0.stdout.take().expect("piped");
         let mut lines = BufReader::new(output).lines();

@@ -1,5 +1,5 @@
-//! The place of the storm: one daemon in a yard, its disks of bounded size, a registry beside it; killed, started
-//! again, and rebooted.
+//! The environment of the storm: one daemon in a yard, its disks of bounded size, a registry beside
+//! it; killed, restarted and rebooted.
 
 use std::{
     fs, io,
@@ -28,7 +28,7 @@ use crate::{
     weather::{Cause, Token, Weather},
 };
 
-/// Of the file systems that hold what the daemon keeps over a reboot, and what it does not.
+/// Sizes of the daemon's file systems: kept over a reboot, and lost at it.
 const ROOT_BYTES: u64 = 3 << 30;
 const SIGCONT: i32 = 18;
 const STATE_SIZE: &str = "size=256m";
@@ -50,9 +50,9 @@ request_timeout = "3s"
 restart = "on-failure"
 "#;
 
-/// A record that can be read.
+/// A readable record.
 pub(crate) struct Whole {
-    /// From the daemon's directory on.
+    /// Relative to the daemon's directory.
     pub(crate) path: PathBuf,
     pub(crate) id: String,
     pub(crate) pod: String,
@@ -65,16 +65,16 @@ pub(crate) struct Arena {
     line: watch::Sender<Option<Cri>>,
     weather: Arc<Weather>,
     report: Arc<Report>,
-    /// While the daemon is not there.
+    /// While the daemon is down.
     down: Option<Token>,
     boots: u32,
 }
 
 impl Arena {
-    /// A daemon that serves, with the busybox image.
+    /// A serving daemon with the busybox image.
     ///
     /// # Errors
-    /// What cannot be made: nothing was tested then.
+    /// The resource that cannot be made; nothing was tested then.
     pub(crate) async fn new(
         args: &Args,
         weather: Arc<Weather>,
@@ -113,7 +113,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The daemon of the moment.
+    /// The current daemon.
     pub(crate) fn line(&self) -> watch::Receiver<Option<Cri>> {
         self.line.subscribe()
     }
@@ -138,7 +138,7 @@ impl Arena {
             .ok_or_else(|| io::Error::other(format!("mkfs.ext4: {made}")))
     }
 
-    /// What each new yard needs: the disks, the registry, and a boot id of its own.
+    /// Sets up a new yard: the disks, the registry, and its own boot id.
     async fn settle_in(&mut self) -> Result<(), String> {
         let path = |name: &str| self.daemon.path(name).display().to_string();
         let (disk, root, state) = (path("disk.img"), path("root"), path("state"));
@@ -164,7 +164,7 @@ impl Arena {
     /// Runs a command in the yard, which must succeed.
     ///
     /// # Errors
-    /// What it said.
+    /// Its output.
     pub(crate) async fn inside(&self, argv: &[&str]) -> Result<(), String> {
         let (program, args) = argv.split_first().expect("a command");
         let output = self.daemon.yard.command(program).args(args).output().await;
@@ -179,11 +179,11 @@ impl Arena {
         self.down.get_or_insert_with(begun);
     }
 
-    /// Ends the daemon by a signal and waits until it is gone.
+    /// Ends the daemon by a signal and waits for its end.
     pub(crate) async fn take_down(&mut self, signal: i32) {
         self.goes_down();
         self.daemon.yard.kill(self.daemon.pid(), signal).await;
-        // One that is held hears it only then.
+        // A stopped process handles signals only after this.
         self.daemon.yard.kill(self.daemon.pid(), SIGCONT).await;
         let (yard, pid) = (&self.daemon.yard, self.daemon.pid());
         let ended = poll_within(Duration::from_secs(40), || async { yard.ending(pid) }).await;
@@ -197,7 +197,7 @@ impl Arena {
     /// Starts the daemon until it serves.
     ///
     /// # Errors
-    /// That it does not, with what it logged: the storm is over.
+    /// It does not serve, with its log: the storm is over.
     pub(crate) async fn bring_up(&mut self) -> Result<(), String> {
         let mut why = String::new();
         for attempt in 0..4 {
@@ -223,7 +223,7 @@ impl Arena {
         Err(why)
     }
 
-    /// Notices a daemon that ended though nobody ended it; starts another.
+    /// Restarts a daemon that ended unexpectedly.
     ///
     /// # Errors
     /// As [`Arena::bring_up`].
@@ -238,7 +238,7 @@ impl Arena {
         self.bring_up().await
     }
 
-    /// A power cut: all that ran, and all that was not on a disk, is gone.
+    /// A power cut: all processes, and all data not on a disk, are lost.
     ///
     /// # Errors
     /// As [`Arena::bring_up`].
@@ -258,18 +258,18 @@ impl Arena {
         result
     }
 
-    /// The processes of a kind now.
+    /// The current processes of a kind.
     pub(crate) fn prey(&self, prey: Prey) -> Vec<Process> {
         let mut all = prey::all(&self.daemon.yard);
         all.retain(|process| process.is(prey));
         all
     }
 
-    /// How many descriptors the daemon has open.
+    /// The number of the daemon's open descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(self.proc().join("fd")).map_or(0, Iterator::count)
     }
-    /// Its resident memory, in the kernel's words.
+    /// Its resident memory, as the kernel prints it.
     pub(crate) fn memory(&self) -> String {
         look::status_field(&self.proc(), "VmRSS").unwrap_or_default()
     }
@@ -279,7 +279,7 @@ impl Arena {
         self.daemon.yard.inside(format!("/proc/{pid}"))
     }
 
-    /// The records in a directory of the daemon's.
+    /// The records in a directory of the daemon.
     pub(crate) fn records(&self, dir: &str) -> Vec<Whole> {
         let files = fs::read_dir(self.seen(dir)).into_iter().flatten().flatten();
         files
@@ -299,7 +299,7 @@ impl Arena {
             .collect()
     }
 
-    /// A path of the daemon's, for a reader outside the yard.
+    /// A path of the daemon, for a reader outside the yard.
     pub(crate) fn seen(&self, name: impl AsRef<Path>) -> PathBuf {
         self.daemon
             .yard

@@ -1,4 +1,4 @@
-//! The command line: what is given is checked, what is not given is drawn from the seed.
+//! The command line: arguments are checked, absent ones are drawn from the seed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,7 +17,7 @@ cairn-storm: CRI clients, faults, and books of what was acknowledged.
   --keep DIR      where the logs of a run with violations go (default: target/test-logs)
 ";
 
-/// How the backends of pods' networks are called.
+/// The backend of pods' networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
     Bridge,
@@ -30,18 +30,18 @@ pub(crate) struct Args {
     pub(crate) length: Duration,
     pub(crate) clients: u32,
     pub(crate) faults: Vec<Fault>,
-    /// Seconds between two faults: at least, at most.
+    /// Minimum and maximum of seconds between two faults.
     pub(crate) every: (u64, u64),
     pub(crate) network: Network,
     pub(crate) log: &'static str,
     pub(crate) keep: PathBuf,
 }
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Run(Args),
-    /// To print this and end.
+    /// Print this and end.
     Print(String),
 }
 

@@ -1,9 +1,9 @@
-//! The books: what was acknowledged of each pod and container, and what may therefore be seen of it.
+//! The books: acknowledged calls on each pod and container, and the states that they permit.
 //!
 //! ```text
-//! asked ──► made ──► (container: starting ──► started) ──► stopping ──► stopped ──► removing ──► gone
+//! asked ─► made ─► (container: starting ─► started) ─► stopping ─► stopped ─► removing ─► gone
 //! ```
-//! An `-ing` stage is one whose call was not acknowledged yet: both its neighbours may be seen.
+//! An `-ing` stage has an unacknowledged call: both neighbors may be listed.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,14 +19,14 @@ use crate::{
     weather::Cause,
 };
 
-/// What a container runs, and therefore how it can end.
+/// The program of a container, which decides how it can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// Writes numbered lines until it is told to stop, then exits 0.
+    /// Writes numbered lines until it is stopped, then exits 0.
     Counter,
-    /// Writes so many lines, lives a little, and exits with the code.
+    /// Writes this many lines, lives a little, and exits with the code.
     Mortal { lines: u64, code: i32 },
-    /// Does not hear SIGTERM, and has children that do not either.
+    /// Ignores SIGTERM, as do its children.
     Deaf,
 }
 
@@ -47,20 +47,20 @@ impl Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// Its creation was asked for and not acknowledged.
+    /// Its creation was requested and not acknowledged.
     Asked,
     Made,
     /// Containers only.
     Starting,
     Started,
-    /// Containers only: StartContainer was refused.
+    /// Containers only: StartContainer failed.
     NotStarted,
     Stopping,
     Stopped,
     Removing,
 }
 
-/// The end of a container as it was first told; it never changes.
+/// The first reported end of a container; it never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub(crate) code: i32,
@@ -78,13 +78,13 @@ pub(crate) struct Container {
     pub(crate) log: PathBuf,
     pub(crate) subject: Subject,
     pub(crate) ending: Option<Ending>,
-    /// When its start was first asked for, and when it was acknowledged.
+    /// Time of the first request of its start, and of the acknowledgement.
     pub(crate) start: Option<(Instant, Option<Instant>)>,
-    /// So many lines were written before somebody was told of them.
+    /// This many lines were written before a client knew of them.
     pub(crate) acknowledged: u64,
-    /// So many times its log was put aside.
+    /// Number of its log's rotations.
     pub(crate) rotations: u32,
-    /// The whole log was read and found right.
+    /// The complete log was read and found correct.
     pub(crate) log_checked: bool,
 }
 
@@ -96,9 +96,9 @@ pub(crate) struct Pod {
     pub(crate) stage: Stage,
     pub(crate) subject: Subject,
     pub(crate) containers: Vec<Container>,
-    /// When its creation was acknowledged, or seen.
+    /// Time of its acknowledged or observed creation.
     pub(crate) made: Option<Instant>,
-    /// Its creation failed, and was not wholly undone: whatever undoes the rest may take it away.
+    /// Its creation failed with an incomplete undo: completing the undo may remove it.
     pub(crate) failed: bool,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn subject(link: &Link, name: &str) -> Subject {
 }
 
 impl Subject {
-    /// Whether its record, or its pod's, is torn: what is seen of it says nothing until that is mended.
+    /// Whether its record, or its pod's, is torn: until its repair, its state shows nothing.
     fn is_held(&self, link: &Link) -> bool {
         let torn = |cause: &Cause| matches!(cause, Cause::Torn { id, .. } if self.ids.contains(id));
         link.weather.now(torn)
@@ -130,7 +130,7 @@ impl Pod {
         }
     }
 
-    /// Whether its end, though nobody asked for it, is explained.
+    /// Whether its unrequested end is explained.
     fn lost(&self, link: &Link) -> bool {
         // As with a container, the `cairn-create` that was hit may have become the pause meanwhile.
         let made = self.made.unwrap_or_else(Instant::now);
@@ -144,12 +144,12 @@ impl Pod {
             })
     }
 
-    /// Whether new containers can be expected to work in it.
+    /// Whether new containers are expected to work in it.
     pub(crate) fn serves(&self, link: &Link) -> bool {
         self.stage == Stage::Made && !self.lost(link)
     }
 
-    /// What a list or a status shows of it: is it legal? `None`: it is not there.
+    /// Whether the state in a list or status is legal. `None`: it is missing.
     pub(crate) fn judge(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
         if self.subject.is_held(link) {
             return Ok(());
@@ -183,9 +183,9 @@ impl Container {
         self.subject.ids.insert(id.to_owned());
     }
 
-    /// Whether an end that nobody asked for, and that says nothing of the program, is explained.
+    /// Whether an unrequested end, which does not show the program's result, is explained.
     pub(crate) fn lost(&self, link: &Link) -> bool {
-        // The `cairn-create` that was hit had become the program meanwhile: by execve, a process stays the same.
+        // The `cairn-create` that was hit became the program: the process survives execve.
         let hit_as_create = self.start.is_some_and(|(asked, told)| {
             let told = told.unwrap_or_else(Instant::now);
             let create = |cause: &Cause| *cause == Cause::Create;
@@ -194,14 +194,14 @@ impl Container {
         hit_as_create
             || link.weather.since(self.subject.born, |cause| match cause {
                 Cause::Reboot => true,
-                // By its own id, or by its pod's: with the pause process goes the whole PID namespace.
+                // By its own id or its pod's: the pause process ends its PID namespace.
                 Cause::MonitorKilled(id) | Cause::MonitorHeld(id) => self.subject.ids.contains(id),
                 _ => false,
             })
     }
 
-    /// Whether it may count as never started, though its start was told to have failed: no process of it keeps that for the
-    /// next daemon, and there was no room to write it down. That its pod was stopped since makes no difference.
+    /// Whether it may count as never started in spite of a failed start: no process keeps that for
+    /// the next daemon, and the disk had no room. A later stop of its pod makes no difference.
     fn start_forgotten(&self, link: &Link) -> bool {
         let not_started = |ending: &Ending| ending.reason == "StartError";
         let (true, Some((asked, _))) = (self.ending.as_ref().is_some_and(not_started), self.start)
@@ -212,14 +212,14 @@ impl Container {
         since(|c| *c == Cause::Scarce) && since(|c| matches!(c, Cause::Daemon | Cause::Reboot))
     }
 
-    /// Whether an exec in it can be expected to work.
+    /// Whether an exec in it is expected to work.
     pub(crate) fn serves(&self, link: &Link) -> bool {
         self.stage == Stage::Started
             && !matches!(self.program, Program::Mortal { .. })
             && !self.lost(link)
     }
 
-    /// What a list shows of it: is it legal? `None`: it is not there.
+    /// Whether the state in a list is legal. `None`: it is missing.
     pub(crate) fn judge(&self, link: &Link, seen: Option<ContainerState>) -> Result<(), String> {
         use ContainerState::{
             ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running,
@@ -238,7 +238,7 @@ impl Container {
         let lost = self.lost(link);
         let legal = match (self.stage, state) {
             (_, Unknown) => lost,
-            // Not acknowledged: whatever its neighbours allow.
+            // Not acknowledged: all states of its neighbors.
             (Stage::Asked | Stage::Made, state) => state == Created,
             (Stage::Starting | Stage::Removing | Stage::Stopping, _) => true,
             (Stage::Started, state) => state == Running || (state == Exited && (mortal || lost)),
@@ -259,7 +259,7 @@ impl Container {
         })
     }
 
-    /// Notes how it ended; an end is legal by its program and by what was done to it, and final.
+    /// Records its end, which must be legal for its program and its calls, and final.
     pub(crate) fn ended(
         &mut self,
         link: &Link,
@@ -275,7 +275,7 @@ impl Container {
                 .then_some(())
                 .ok_or_else(|| format!("its end was {before:?} and became {ending:?}"));
         }
-        // Stopping the pod, or removing anything, stops it too: the books say so by the stage.
+        // Stops of its pod and removals stop it too; the stage shows them.
         let told_to_end = self.stage >= Stage::Stopping;
         let by_program = match self.program {
             Program::Mortal { code, .. } => ending.code == code,
@@ -293,7 +293,7 @@ impl Container {
     }
 }
 
-/// What a list shows, by id, with names for those whose id nobody was told.
+/// The objects in a list, by id, with names for those with unknown ids.
 #[derive(Debug, Default)]
 pub(crate) struct Listed<S> {
     pub(crate) by_id: BTreeMap<String, (String, S)>,
@@ -303,7 +303,7 @@ impl<S: Copy> Listed<S> {
     pub(crate) fn state(&self, id: &str) -> Option<S> {
         self.by_id.get(id).map(|(_, state)| *state)
     }
-    /// Ids of what has this name.
+    /// Ids of the objects with this name.
     pub(crate) fn named(&self, name: &str) -> Vec<&String> {
         let with_name = self.by_id.iter().filter(|(_, (n, _))| n == name);
         with_name.map(|(id, _)| id).collect()

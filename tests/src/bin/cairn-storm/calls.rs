@@ -1,4 +1,4 @@
-//! One CRI call: made, timed, and judged. A call may be refused, late or lost only where a fault explains it.
+//! One CRI call: made, timed and checked. Only a fault may explain an error, a delay or a loss.
 
 use std::{
     collections::HashSet,
@@ -17,22 +17,22 @@ use crate::{
     weather::{Cause, Weather},
 };
 
-/// What a call is about: who it is, since when, and what else its fate depends on.
+/// The subject of a call: its object, its age, and the ids that affect it.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: String,
-    /// Ids of the pod and of containers, as far as they are known: a monitor is called by one of them.
+    /// Known ids of the pod and of containers, one of which names a monitor.
     pub(crate) ids: HashSet<String>,
     pub(crate) born: Instant,
     pub(crate) history: Arc<History>,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum Told<T> {
     Done(T),
     Refused(Status),
-    /// Nobody knows whether it happened.
+    /// The outcome is unknown.
     Lost,
 }
 
@@ -48,32 +48,32 @@ impl<T> Told<T> {
     }
 }
 
-/// How a call is made.
+/// The manner of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
-    /// The client goes away so soon.
+    /// The client leaves after this time.
     pub(crate) leaves_after: Option<Duration>,
-    /// Beyond what is expected of any call: a grace period, an exec's own time.
+    /// Additional time beyond any call's limit: a grace period, an exec's own time.
     pub(crate) longer: Duration,
-    /// An answer that is no surprise to the caller.
+    /// An error that the caller expects.
     pub(crate) expected: Option<Code>,
 }
 
-/// Slower than this is stuck.
+/// A slower call is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client's way to the daemon, across its deaths.
+/// A client's connection to the daemon, across its restarts.
 #[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) line: watch::Receiver<Option<Cri>>,
     pub(crate) weather: Arc<Weather>,
     pub(crate) report: Arc<Report>,
-    /// Objects of which something was told already: one violation each.
+    /// Objects with a reported violation: one for each.
     pub(crate) told: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Link {
-    /// Waits for a daemon that serves.
+    /// Waits for a serving daemon.
     pub(crate) async fn cri(&self) -> Cri {
         let mut line = self.line.clone();
         let there = line.wait_for(Option::is_some).await;
@@ -81,7 +81,7 @@ impl Link {
         there.clone().expect("it was waited for")
     }
 
-    /// Makes one call and judges how it ended.
+    /// Makes one call and checks its outcome.
     pub(crate) async fn call<T, Fut>(
         &self,
         op: Op,
@@ -132,7 +132,7 @@ impl Link {
         told
     }
 
-    /// Tells what must not be, once for each object.
+    /// Reports a violation, once per object.
     pub(crate) fn violation(&self, subject: &Subject, what: &str) {
         let mut told = self.told.lock();
         if told.insert(subject.name.clone()) {
@@ -161,7 +161,7 @@ impl Link {
         if during(&|c| *c == Cause::Scarce) {
             return true;
         }
-        // Of what is held nothing can be asked but `cairn rm --force`, and of its pod no end.
+        // A held object only accepts `cairn rm --force`, and its pod cannot be stopped.
         let held = |c: &Cause| match c {
             Cause::Torn { id, pod } => {
                 ours(id) || ours(pod) && matches!(op, Op::StopPodSandbox | Op::RemovePodSandbox)
@@ -171,7 +171,7 @@ impl Link {
         if during(&held) {
             return true;
         }
-        // A daemon that was told to end finishes what it can, and cuts off the rest.
+        // A daemon at shutdown finishes some calls, and cuts off the rest.
         if status.code() == Code::Unavailable && during(&|c| *c == Cause::Daemon) {
             return true;
         }
@@ -192,7 +192,7 @@ impl Link {
             return true;
         }
         match op {
-            // An earlier try failed, and so did its undo: the sandbox has the name until it is removed.
+            // An earlier attempt and its undo failed: the sandbox keeps its name until removed.
             Op::RunPodSandbox if status.code() == Code::AlreadyExists => ever(&|c| {
                 matches!(
                     c,
@@ -216,7 +216,7 @@ impl Link {
                     _ => false,
                 })
             }
-            // A validator that cannot be asked rejects; a daemon that was held finds its calls timed out.
+            // An unreachable validator rejects; a stopped daemon finds its calls timed out.
             Op::CreateContainer => during(&|c| matches!(c, Cause::Plugin | Cause::Daemon)),
             Op::PullImage => during(&|c| *c == Cause::Unpack),
             _ => false,
@@ -224,8 +224,8 @@ impl Link {
     }
 }
 
-/// Whether the client's own side made this status up, because the connection broke or its time was over; of that the
-/// daemon may be the first to tell.
+/// Whether the client's own side made this status, after a broken connection or its timeout; the
+/// daemon may report the latter first.
 fn is_transport(status: &Status) -> bool {
     status.source().is_some()
         || (status.code() == Code::Unknown && status.message().contains("transport error"))

@@ -1,6 +1,6 @@
-//! One CRI client: takes turns on its own pods, containers and images, and compares what is listed with its books.
+//! One CRI client: uses its own pods, containers and images, and compares lists with its books.
 //!
-//! Nobody else touches what is a client's own. So its books are exact, and it can judge at any moment.
+//! No other client uses its objects, so its books are exact and can be checked at any time.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The name must be its own: pods, logs and labels bear it.
+    /// The name must be unique: pods, logs and labels contain it.
     pub(crate) fn new(link: Link, name: &str, number: u32, seed: u64) -> Self {
         let name = name.to_owned();
         Self {
@@ -56,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Removes all that is this client's, and sees that nothing is listed.
+    /// Removes all objects of this client, and checks that none is listed.
     pub(crate) async fn leave(&mut self) {
         self.compare().await;
         for n in 0..self.pods.len() {
@@ -75,7 +75,7 @@ impl Client {
         self.compare().await;
     }
 
-    /// A client that goes away in the middle of its call, now and then.
+    /// Sometimes draws a client that leaves during its call.
     fn manner(&mut self) -> Manner {
         let leaves = self.rng.chance(4);
         Manner {
@@ -109,12 +109,12 @@ impl Client {
         self.pods.push(pod);
     }
 
-    /// A turn on one pod: what comes next for it, or for one of its containers.
+    /// A turn on one pod: its next step, or that of one of its containers.
     async fn pod(&mut self, n: usize, manner: Manner) {
         let link = self.link.clone();
         let pod = &mut self.pods[n];
         match pod.stage {
-            // What nobody answered is asked again: the same request is the same pod.
+            // An unanswered request is repeated: it refers to the same pod.
             Stage::Asked => return pods::run(&link, pod, manner).await,
             Stage::Stopping => drop(pods::stop(&link, pod, manner).await),
             Stage::Removing => return self.remove_pod(n, manner).await,
@@ -149,7 +149,7 @@ impl Client {
     }
 
     async fn remove_pod(&mut self, n: usize, manner: Manner) {
-        // What has ended has its log read before it is gone from the books.
+        // Logs of ended containers are read before the books forget them.
         for container in &mut self.pods[n].containers {
             finish(&self.link, container).await;
         }
@@ -175,7 +175,7 @@ impl Client {
         self.pods[n].containers.push(container);
     }
 
-    /// A turn on one container: what comes next for it.
+    /// A turn on one container: its next step.
     async fn container(&mut self, n: usize, k: usize, manner: Manner) {
         let link = self.link.clone();
         let (pods, images, rng) = (&mut self.pods, &self.images, &mut self.rng);
@@ -219,7 +219,7 @@ impl Client {
         let image = &mut self.images[n];
         match (image.stage, self.rng.below(10)) {
             (Stage::Made, 0..=3) => {
-                // Kubelet removes what nobody uses; what is used, its containers keep.
+                // Like a kubelet: removes unused images. Containers keep used ones.
                 images::remove(&self.link, image, manner).await;
             }
             (Stage::Made, _) => {}
@@ -263,7 +263,7 @@ impl Client {
                     pod.stage = Stage::Made;
                     pod.made = Some(Instant::now());
                 }
-                // Its start failed, and so did its undo: it stays, to be stopped and removed.
+                // Its start and its undo failed: it stays, to be stopped and removed.
                 Some(_) if pod.stage == Stage::Asked => {
                     pod.stage = Stage::Stopping;
                     pod.failed = true;
@@ -350,13 +350,13 @@ impl Client {
     }
 }
 
-/// Whether the image of a container is there for sure.
+/// Whether the image of a container certainly exists.
 fn has_image(images: &[Image], container: &Container) -> bool {
     let own = images.iter().find(|image| image.name == container.image);
     own.is_none_or(|image| image.stage == Stage::Made)
 }
 
-/// A turn on a container that was started.
+/// A turn on a started container.
 async fn started(link: &Link, container: &mut Container, rng: &mut Rng, manner: Manner) {
     let serves = container.serves(link);
     let counter = container.program == Program::Counter;
@@ -380,14 +380,14 @@ async fn started(link: &Link, container: &mut Container, rng: &mut Rng, manner: 
     }
 }
 
-/// Reads the log of a container whose end is known, once.
+/// Reads the log of a container with a known end, once.
 async fn finish(link: &Link, container: &mut Container) {
     if container.ending.is_some() && !container.log_checked {
         containers::check_log(link, container).await;
     }
 }
 
-/// The id of what has this name, if nobody was told it yet; two of one name are a violation.
+/// The id of the object with this name, if it is new; two of one name are a violation.
 fn adopt<S: Copy>(
     link: &Link,
     subject: &Subject,

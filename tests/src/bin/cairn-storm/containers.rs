@@ -1,4 +1,4 @@
-//! What a client does to its containers, and how it reads their logs.
+//! A client's calls on its containers, and checks of their logs.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     report::Op,
 };
 
-/// A container that is only in the books yet. `image`: one of the client's own, or busybox.
+/// A planned container. `image`: one of the client's own, or busybox.
 pub(crate) fn plan(link: &Link, pod: &Pod, serial: u32, image: &str, rng: &mut Rng) -> Container {
     let program = match rng.below(10) {
         0..=4 => Program::Counter,
@@ -68,7 +68,7 @@ fn config(cri: &Cri, pod: &Pod, container: &Container) -> cri::ContainerConfig {
     config
 }
 
-/// CreateContainer, in a pod that was made.
+/// CreateContainer, in an existing pod.
 pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, manner: Manner) {
     let Some(id) = pod.id.clone() else { return };
     if let Some(dir) = container.log.parent() {
@@ -87,7 +87,7 @@ pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, ma
     }
 }
 
-/// StartContainer; asked again after a lost answer, it may have run before.
+/// StartContainer; after a lost answer it may already have run.
 pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner) {
     let Some(id) = container.id.clone() else {
         return;
@@ -110,7 +110,7 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
             }
         }
         Told::Refused(_) if !again => container.stage = Stage::NotStarted,
-        // Whether it runs, or did not start, its status tells.
+        // Its status shows whether it runs or failed to start.
         Told::Refused(_) | Told::Lost => {}
     }
 }
@@ -133,7 +133,7 @@ pub(crate) async fn stop(link: &Link, container: &mut Container, grace: u64, man
     }
 }
 
-/// RemoveContainer. Answers whether it was acknowledged.
+/// RemoveContainer. Returns whether it was acknowledged.
 pub(crate) async fn remove(link: &Link, container: &mut Container, manner: Manner) -> bool {
     let Some(id) = container.id.clone() else {
         return false;
@@ -145,7 +145,7 @@ pub(crate) async fn remove(link: &Link, container: &mut Container, manner: Manne
     told.done().is_some()
 }
 
-/// ContainerStatus: what it shows must be legal, and an end final.
+/// ContainerStatus: the state must be legal, and an end final.
 pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<ContainerState> {
     let id = container.id.clone()?;
     let manner = Manner {
@@ -176,7 +176,7 @@ pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<Cont
     state
 }
 
-/// ExecSync whose answer must be exact.
+/// ExecSync with an exact expected answer.
 pub(crate) async fn exec(link: &Link, container: &Container, rng: &mut Rng) {
     let (code, token) = (rng.below(200), rng.next());
     let script = format!("echo {token}; echo {code} >&2; exit {code}");
@@ -189,7 +189,7 @@ pub(crate) async fn exec(link: &Link, container: &Container, rng: &mut Rng) {
         String::from_utf8_lossy(&answer.stderr).into_owned(),
         u64::try_from(answer.exit_code).unwrap_or(u64::MAX),
     );
-    // A killed or held monitor takes its execs along.
+    // A killed or stopped monitor interrupts its execs.
     if said != expected && !container.lost(link) {
         let what = format!("ExecSync answered {said:?}, not {expected:?}");
         link.violation(&container.subject, &what);
@@ -207,7 +207,7 @@ async fn ask(
     link.call(Op::ExecSync, subject, manner, exec).await.done()
 }
 
-/// Asks a counter how far it is: what it has written by then is acknowledged.
+/// Asks a counter for its progress: its lines so far are acknowledged.
 pub(crate) async fn count(link: &Link, container: &mut Container) {
     let file = format!("/dev/shm/{}", container.name);
     if let Some(answer) = ask(link, container, &["cat", &file]).await
@@ -234,7 +234,7 @@ pub(crate) async fn update(link: &Link, container: &Container, mebibytes: u64) {
         .await;
 }
 
-/// Puts the log aside, as a kubelet does that rotates it, and has it opened anew.
+/// Rotates the log and reopens it, as a kubelet does.
 pub(crate) async fn rotate(link: &Link, container: &mut Container) {
     let Some(id) = container.id.clone() else {
         return;
@@ -258,8 +258,8 @@ fn aside(log: &Path, n: u32) -> PathBuf {
     log.with_extension(format!("log.{n:04}"))
 }
 
-/// Reads the whole log: numbers from 0, none missing, none twice, at least those that were acknowledged; all of
-/// them when the program came to its end.
+/// Reads the complete log: numbers from 0 without gaps or repeats, at least the acknowledged ones;
+/// all of them after the program's normal end.
 pub(crate) async fn check_log(link: &Link, container: &mut Container) {
     let complete = match (container.program, &container.ending) {
         (Program::Mortal { lines, code }, Some(ending)) if ending.code == code => lines,
@@ -291,14 +291,14 @@ pub(crate) async fn check_log(link: &Link, container: &mut Container) {
     }
 }
 
-/// How many numbered lines there are.
+/// The number of numbered lines.
 fn read_log(container: &Container, lost: bool) -> Result<u64, String> {
     let mut bytes = Vec::new();
     for n in 0..container.rotations {
         bytes.extend(fs::read(aside(&container.log, n)).unwrap_or_default());
     }
     bytes.extend(fs::read(&container.log).unwrap_or_default());
-    // Somebody may be writing; and a monitor that was killed may have been.
+    // It may be incomplete: a running or a killed writer.
     let whole = criclog::whole(&bytes);
     if whole.len() < bytes.len() && container.ending.is_some() && !lost {
         return Err("it ends within a record".to_owned());

@@ -1,10 +1,10 @@
-//! The faults: what each is called, and how often it comes.
+//! The faults: their names and frequencies.
 
 use cairn_tests::rng::Rng;
 
 use crate::prey::Prey;
 
-/// What can happen.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     KillDaemon,
@@ -55,7 +55,7 @@ impl Fault {
     pub(crate) fn about(self) -> &'static str {
         self.entry().1
     }
-    /// How often it comes, compared with the others.
+    /// Its relative frequency.
     fn weight(self) -> u64 {
         self.entry().2
     }

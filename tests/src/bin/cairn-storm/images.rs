@@ -1,4 +1,4 @@
-//! What a client does to its own images: pulls, looks, removes.
+//! A client's calls on its own images: pull, status, remove.
 
 use cairn_tests::cri;
 
@@ -12,13 +12,13 @@ use crate::{
 /// One image of a client's own.
 pub(crate) struct Image {
     pub(crate) name: String,
-    /// `Made` when the pull was acknowledged, `Removing` from the first removal that was not, `Stopped` (for absent)
-    /// otherwise.
+    /// `Made` after an acknowledged pull, `Removing` from the first unacknowledged removal,
+    /// otherwise `Stopped` (for absent).
     pub(crate) stage: Stage,
     pub(crate) subject: Subject,
 }
 
-/// A client's images, none of which was pulled yet.
+/// A client's images, before any pull.
 pub(crate) fn all(link: &Link, client: u32) -> Vec<Image> {
     (0..registry::EACH)
         .map(|n| {
@@ -58,7 +58,7 @@ pub(crate) async fn pull(link: &Link, image: &mut Image, manner: Manner) {
     }
 }
 
-/// ImageStatus: what was acknowledged is there; what was removed is not.
+/// ImageStatus: acknowledged pulls are present; removed images are not.
 pub(crate) async fn check(link: &Link, image: &Image) {
     let request = cri::ImageStatusRequest {
         image: spec(image),
@@ -89,7 +89,7 @@ pub(crate) async fn check(link: &Link, image: &Image) {
     }
 }
 
-/// RemoveImage. Answers whether it was acknowledged.
+/// RemoveImage. Returns whether it was acknowledged.
 pub(crate) async fn remove(link: &Link, image: &mut Image, manner: Manner) -> bool {
     image.stage = Stage::Removing;
     let request = cri::RemoveImageRequest { image: spec(image) };

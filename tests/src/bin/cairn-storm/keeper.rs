@@ -1,4 +1,4 @@
-//! When faults come, and how each is done to the arena and taken back.
+//! The times of faults, and how each is applied to the arena and reverted.
 
 use std::{
     collections::VecDeque,
@@ -25,13 +25,13 @@ const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// How a fault that lasts is taken back.
+/// The reversal of a lasting fault.
 enum Relief {
     Continue(i32),
     Remove(PathBuf),
-    /// The record at this path of the arena's gets its content back.
+    /// Restores the content of the record at this path.
     Mend(PathBuf, Vec<u8>),
-    /// The soft limit of open files goes back to this.
+    /// Restores the soft limit of open files.
     Descriptors(i32, u64),
 }
 
@@ -39,11 +39,11 @@ struct Lasting {
     until: Instant,
     relief: Relief,
     token: Token,
-    /// How long what was hit may need to be itself again.
+    /// Recovery time of the affected processes.
     after: Duration,
 }
 
-/// Makes the faults, one after the other, and takes them back.
+/// Applies the faults, one after the other, and reverts them.
 pub(crate) struct Keeper<'a> {
     pub(crate) arena: Arena,
     pub(crate) weather: &'a Weather,
@@ -52,7 +52,7 @@ pub(crate) struct Keeper<'a> {
     lasting: VecDeque<Lasting>,
 }
 
-/// How long a short-lived process is waited for.
+/// Time limit of the wait for a short-lived process.
 const HUNT: Duration = Duration::from_millis(1500);
 
 impl<'a> Keeper<'a> {
@@ -66,7 +66,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Faults until `end`, then all is taken back.
+    /// Applies faults until `end`, then reverts all.
     ///
     /// # Errors
     /// When the daemon cannot be started any more.
@@ -95,13 +95,13 @@ impl<'a> Keeper<'a> {
         self.calm().await
     }
 
-    /// Takes back what is due, and looks after the daemon.
+    /// Reverts faults that are due, and restarts the daemon.
     ///
     /// # Errors
     /// When the daemon cannot be started any more.
     pub(crate) async fn watch(&mut self) -> Result<(), String> {
         let now = Instant::now();
-        // A disk that is full has no room for what was torn off.
+        // A full disk has no room for the restored bytes.
         let full = self.weather.now(|cause| *cause == Cause::Scarce);
         let (due, later) = std::mem::take(&mut self.lasting)
             .into_iter()
@@ -116,13 +116,13 @@ impl<'a> Keeper<'a> {
         self.arena.look_after().await
     }
 
-    /// Takes everything back.
+    /// Reverts all faults.
     ///
     /// # Errors
     /// When the daemon cannot be started any more.
     pub(crate) async fn calm(&mut self) -> Result<(), String> {
         let mut all: Vec<Lasting> = std::mem::take(&mut self.lasting).into();
-        // Once there is room on the disk again.
+        // After the disk has room again.
         all.sort_by_key(|lasting| matches!(lasting.relief, Relief::Mend(..)));
         for lasting in all {
             self.relieve(lasting).await?;
@@ -134,7 +134,7 @@ impl<'a> Keeper<'a> {
         match lasting.relief {
             Relief::Continue(pid) => self.arena.daemon.yard.kill(pid, SIGCONT).await,
             Relief::Remove(name) => {
-                // After a reboot the file may be gone with its file system.
+                // After a reboot the file system may be removed.
                 let _ = fs::remove_file(self.arena.seen(name));
             }
             Relief::Mend(record, content) => {
@@ -187,7 +187,7 @@ impl<'a> Keeper<'a> {
             Fault::Descriptors => self.starve().await,
             Fault::TearRecord => self.tear().await?,
             Fault::Reboot => {
-                // What is held, filled or limited ends with the boot.
+                // Stopped processes, full disks and limits end with the boot.
                 self.arena.reboot().await?;
                 true
             }
@@ -204,7 +204,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// The daemon ends; another one follows at once, or a little later.
+    /// Ends the daemon; another one follows at once, or a little later.
     async fn restart(&mut self, fault: Fault) -> Result<(), String> {
         let signal = if fault == Fault::KillDaemon {
             SIGKILL
@@ -217,12 +217,12 @@ impl<'a> Keeper<'a> {
         self.arena.bring_up().await
     }
 
-    /// Kills or holds a process of a kind, once there is one.
+    /// Kills or stops a process of a kind, when one exists.
     async fn hit(&mut self, fault: Fault, prey: Prey) -> bool {
         let choice = self.rng.next();
         let deadline = Instant::now() + HUNT;
         let (seen, found) = loop {
-            // What is looked at now may be another program's when it is hit.
+            // The pid may be reused between the look-up and the signal.
             let now = Instant::now();
             let all = self.arena.prey(prey);
             if let Some(at) = choice.checked_rem(all.len() as u64) {
@@ -253,7 +253,7 @@ impl<'a> Keeper<'a> {
         let seconds = match prey {
             Prey::Monitor => (2, 20),
             Prey::Cni => (1, 4),
-            // Some of them for longer than a plugin has.
+            // Some longer than a plugin's timeout.
             Prey::Plugin => (1, 10),
             _ => (1, 6),
         };
@@ -262,7 +262,7 @@ impl<'a> Keeper<'a> {
         true
     }
 
-    /// Leaves not a byte on a file system of the daemon's.
+    /// Fills a file system of the daemon completely.
     fn fill(&mut self, name: &str) -> bool {
         let path = self.arena.seen(name);
         if path.exists() {
@@ -271,7 +271,7 @@ impl<'a> Keeper<'a> {
         let token = self.weather.begin(Cause::Scarce);
         let filled = fs::File::create(&path).is_ok_and(|file| {
             let mut at = 0;
-            // Ever smaller pieces, until none fits.
+            // Smaller and smaller pieces, until none fits.
             for size in [64_u64 << 20, 1 << 20, 64 << 10, 4096] {
                 while rustix::fs::fallocate(file.as_fd(), FallocateFlags::empty(), at, size).is_ok()
                 {
@@ -285,7 +285,7 @@ impl<'a> Keeper<'a> {
         filled
     }
 
-    /// The daemon finds half of a record of something that a client knows.
+    /// Truncates the record of an object that a client knows.
     async fn tear(&mut self) -> Result<bool, String> {
         let choice = self.rng.next();
         self.arena.take_down(SIGKILL).await;
@@ -320,7 +320,7 @@ impl<'a> Keeper<'a> {
         Ok(false)
     }
 
-    /// Leaves the daemon next to no descriptors.
+    /// Leaves the daemon almost no descriptors.
     async fn starve(&mut self) -> bool {
         let pid = self.arena.daemon.pid();
         let open = self.arena.descriptors() as u64;

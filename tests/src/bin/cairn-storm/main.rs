@@ -1,13 +1,13 @@
-//! cairn-storm: CRI clients, faults drawn from a seed, and books of what was acknowledged. `hack/storm` runs it.
+//! cairn-storm (run by `hack/storm`): CRI clients, seeded faults, and books of acknowledged calls.
 //!
 //! ```text
 //! clients ──CRI──► cairn serve, in a yard ◄── faults: kill, hold, fill, starve, reboot
 //!    │                                         │
-//!    └── books: what was acknowledged          └── weather: what a fault can excuse, and when
+//!    └── books: acknowledged calls             └── weather: the times of faults, as excuses
 //! ```
-//! A call that is refused, late or lost without an excuse, a state that the books do not allow, an end or a line of a
-//! log that was lost, and whatever is left when all was removed, are violations: the exit code is 1 then, and the
-//! daemon's log and its event log are kept. Exit code 2: nothing could be tested.
+//! Violations are: an unexcused error, delay or loss of a call, a state that the books do not
+//! allow, a lost end or log line, and leftovers after all removals. Then the exit code is 1, and
+//! the daemon's log and its event log are kept. Exit code 2: nothing could be tested.
 
 mod arena;
 mod args;
@@ -95,7 +95,7 @@ fn some_seed() -> u64 {
     now.map_or(1, |since| since.as_secs() % 1_000_000)
 }
 
-/// The whole storm; answers the number of violations.
+/// Runs the storm; returns the number of violations.
 async fn run(args: &Args) -> Result<usize, String> {
     let names: Vec<_> = args.faults.iter().map(|f| f.name()).collect();
     println!(
@@ -143,8 +143,8 @@ async fn run(args: &Args) -> Result<usize, String> {
     lived.map(|()| report.violations())
 }
 
-/// A pod with a network and a port comes and goes: the first one makes the bridge and its rules. Also after the
-/// storm, which may have ended with a reboot, when no client wanted a network any more.
+/// Makes and removes a pod with a network and a port, so that the bridge and its rules exist. Also
+/// after the storm: its last boot may have had no pod with a network.
 async fn publish_once(link: &Link, seed: u64) {
     let mut rng = Rng::new(seed, "port");
     let mut pod = pods::plan(link, "port", 0, 0, &mut rng).await;
@@ -153,7 +153,7 @@ async fn publish_once(link: &Link, seed: u64) {
     pods::be_rid_of(link, &mut pod).await;
 }
 
-/// One pod with its network, a container and an image come and go, so that what is made once is made.
+/// Makes and removes a pod with a network, a container and an image, for all one-time resources.
 async fn warm_up(link: &Link, seed: u64) {
     publish_once(link, seed).await;
     let mut client = Client::new(link.clone(), "warm", 0, seed);
@@ -161,7 +161,7 @@ async fn warm_up(link: &Link, seed: u64) {
     client.leave().await;
 }
 
-/// After the storm: each client takes its last turn and removes what is its own, with the daemon looked after.
+/// After the storm: each client takes its last turn and removes its objects; the daemon is watched.
 async fn settle(
     keeper: &mut Keeper<'_>,
     clients: Vec<tokio::task::JoinHandle<Client>>,
@@ -190,7 +190,7 @@ async fn settle(
     Ok(())
 }
 
-/// What there is more, or less, than before the first client came.
+/// New and missing resources, compared with those before the first client.
 async fn leftovers(arena: &Arena, before: &BTreeSet<String>, report: &Report) {
     let (left, missing) = arena
         .daemon
@@ -214,8 +214,8 @@ async fn leftovers(arena: &Arena, before: &BTreeSet<String>, report: &Report) {
     }
 }
 
-/// What the daemon itself holds when there is nothing: about as many descriptors as before, once its sampler has looked
-/// again and has let go of the cgroups that are gone.
+/// The daemon's own leftovers without pods: about as many descriptors as before, once its sampler
+/// has run again and released the removed cgroups.
 async fn hoards(arena: &Arena, before: usize, report: &Report) {
     const MORE: usize = 24;
     const SETTLING: Duration = Duration::from_secs(5);
@@ -236,7 +236,7 @@ async fn hoards(arena: &Arena, before: usize, report: &Report) {
     }
 }
 
-/// Keeps the logs of a run that found something.
+/// Keeps the logs of a run with violations.
 fn keep(arena: &Arena, args: &Args) {
     let to = args.keep.join(format!("storm-{}", args.seed));
     let copy = || -> std::io::Result<()> {

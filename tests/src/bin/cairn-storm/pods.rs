@@ -1,4 +1,4 @@
-//! What a client does to its pods: each step writes the books before and after the call.
+//! A client's calls on its pods: each step updates the books before and after the call.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::{
     report::Op,
 };
 
-/// By this label a client lists what is its own.
+/// The label of a client's objects in lists.
 pub(crate) const LABEL: &str = "storm";
 
-/// What kinds of pods there are: drawn for each.
+/// Draws the kind of a pod.
 fn config(cri: &Cri, name: &str, client: &str, port: i32, rng: &mut Rng) -> cri::PodSandboxConfig {
     let mut config = cri.pod_config(name);
     config.labels.insert(LABEL.to_owned(), client.to_owned());
@@ -63,7 +63,7 @@ fn published(port: i32) -> cri::PortMapping {
     }
 }
 
-/// A pod that is only in the books yet.
+/// A planned pod, which exists only in the books.
 pub(crate) async fn plan(link: &Link, client: &str, serial: u32, port: i32, rng: &mut Rng) -> Pod {
     let name = format!("{client}-p{serial}");
     let config = config(&link.cri().await, &name, client, port, rng);
@@ -86,13 +86,13 @@ pub(crate) async fn plan(link: &Link, client: &str, serial: u32, port: i32, rng:
     }
 }
 
-/// Has a host port, whatever was drawn for it: what the first of its kind makes on a host, stays there.
+/// Sets a host port in any case, because the rules of the first one stay on the host.
 pub(crate) fn publish(pod: &mut Pod, port: i32) {
     pod_namespaces(&mut pod.config).network = cri::NamespaceMode::Pod.into();
     pod.config.port_mappings = vec![published(port)];
 }
 
-/// RunPodSandbox, until it is known whether the pod is there.
+/// RunPodSandbox, until the outcome is known.
 pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
     let config = pod.config.clone();
     let told = link
@@ -111,9 +111,9 @@ pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
     }
 }
 
-/// From here on its containers may be found stopped.
+/// From now on its containers may be listed stopped.
 fn with_containers(pod: &mut Pod, stage: Stage) {
-    // What nobody acknowledged may still not be there at all.
+    // Unacknowledged containers may still be missing.
     for container in pod.containers.iter_mut().filter(|c| c.id.is_some()) {
         container.stage = container.stage.max(stage);
     }
@@ -139,7 +139,7 @@ pub(crate) async fn stop(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     done
 }
 
-/// RemovePodSandbox. Answers whether it was acknowledged: then it must be gone for good.
+/// RemovePodSandbox. Returns whether it was acknowledged: then the pod must stay removed.
 pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     let Some(id) = pod.id.clone() else {
         return false;
@@ -174,7 +174,7 @@ pub(crate) async fn update(link: &Link, pod: &Pod, cpu_shares: i64) {
         .await;
 }
 
-/// PodSandboxStatus of a pod that was made: it answers, legally.
+/// PodSandboxStatus of an existing pod: the answer must be legal.
 pub(crate) async fn check(link: &Link, pod: &Pod) {
     let Some(id) = pod.id.clone() else { return };
     let manner = Manner {
@@ -196,7 +196,7 @@ pub(crate) async fn check(link: &Link, pod: &Pod) {
     }
 }
 
-/// Stops and removes a pod, however often it takes; complains when it does not work.
+/// Stops and removes a pod, with retries; reports a violation if that fails.
 pub(crate) async fn be_rid_of(link: &Link, pod: &mut Pod) {
     let deadline = Instant::now() + Duration::from_secs(150);
     while pod.id.is_some() {

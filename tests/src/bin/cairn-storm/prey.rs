@@ -1,4 +1,4 @@
-//! Finding the processes that a fault can hit, by what the kernel shows of the yard.
+//! Finds the processes that a fault can hit, by the kernel's view of the yard.
 
 use std::{fs, path::Path};
 
@@ -39,7 +39,7 @@ impl Process {
         }
     }
 
-    /// Of a monitor: the container, or the pod whose pause process it keeps.
+    /// The container of a monitor, or the pod of its pause process.
     pub(crate) fn keeps(&self) -> Option<&str> {
         let dir = Path::new(self.args.get(1)?);
         let kind = dir.parent()?.file_name()?.to_str()?;
@@ -48,7 +48,7 @@ impl Process {
     }
 }
 
-/// All processes of the yard that have a command line, by pid.
+/// All processes of the yard with a command line, by pid.
 pub(crate) fn all(yard: &Yard) -> Vec<Process> {
     let mut found: Vec<Process> = look::subdirs(&yard.inside("/proc"))
         .iter()

@@ -1,5 +1,5 @@
-//! A registry stand-in: serves what lies in a directory by the distribution protocol, slowly enough that a pull is
-//! under way when something happens to it. It runs in the yard as a process of its own.
+//! A registry stand-in: serves a directory by the distribution protocol, slowly, so that faults
+//! occur during pulls. It runs in the yard in its own process.
 
 use std::{
     fs,
@@ -15,9 +15,9 @@ use cairn_tests::{
     rng::Rng,
 };
 
-/// Where it listens, in the yard.
+/// Its address in the yard.
 pub(crate) const ADDRESS: &str = "127.0.0.1:5077";
-/// Images that each client calls its own.
+/// Images per client.
 pub(crate) const EACH: u32 = 3;
 
 /// The name of a client's image.
@@ -27,15 +27,15 @@ pub(crate) fn image(client: u32, n: u32) -> String {
 fn repository(client: u32, n: u32) -> String {
     format!("storm/c{client}-{n}")
 }
-/// What lies in `/whose` of it.
+/// The content of its `/whose`.
 pub(crate) fn whose(client: u32, n: u32) -> String {
     format!("c{client}-{n}\n")
 }
 
-/// Writes each client's images. They share the layer of busybox; images of one number share another.
+/// Writes each client's images. They share busybox; images of one number share another layer.
 ///
 /// # Errors
-/// As the file system says.
+/// As the file system reports.
 pub(crate) fn furnish(dir: &Path, clients: u32, seed: u64) -> io::Result<()> {
     let mut rng = Rng::new(seed, "images");
     let blobs = dir.join("blobs");
@@ -73,13 +73,13 @@ pub(crate) fn serve(dir: &Path) -> io::Result<()> {
     let listener = TcpListener::bind(ADDRESS)?;
     for stream in listener.incoming() {
         let (stream, dir) = (stream?, dir.to_owned());
-        // A client that goes away in the middle is everyday.
+        // Clients often leave during an answer.
         thread::spawn(move || drop(connection(stream, &dir)));
     }
     Ok(())
 }
 
-/// Requests of one connection, one after the other.
+/// Requests of one connection, in sequence.
 fn connection(mut stream: TcpStream, dir: &Path) -> io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?);
     loop {

@@ -1,4 +1,4 @@
-//! What is told of a run: a line now and then, each violation when it is found, and the tables at the end.
+//! The report of a run: progress lines, violations when found, and tables at the end.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// The calls that clients make, by their names.
+/// The clients' calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Op {
     RunPodSandbox,
@@ -30,13 +30,13 @@ pub(crate) enum Op {
     RemoveImage,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
-    /// The daemon said no.
+    /// The daemon returned an error.
     Refused,
-    /// Nobody answered, or the client went away.
+    /// No answer came, or the client left.
     Lost,
 }
 
@@ -45,7 +45,7 @@ struct Calls {
     done: u64,
     refused: u64,
     lost: u64,
-    /// Of those that were done.
+    /// Of completed calls.
     times: Vec<Duration>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Report {
     books: Mutex<Books>,
 }
 
-/// What happened to one object, line by line.
+/// The events of one object, line by line.
 #[derive(Debug)]
 pub(crate) struct History {
     start: Instant,
@@ -87,7 +87,7 @@ impl History {
         let at = self.start.elapsed().as_secs_f64();
         let line = format!("{at:9.3} {}", line.as_ref());
         let lines = &mut self.lines.lock();
-        // Histories of objects that live long keep their beginning and their end.
+        // Long histories keep their beginning and their end.
         if lines.len() > 120 {
             lines.remove(60);
         }
@@ -115,7 +115,7 @@ impl Report {
         }
     }
 
-    /// Time since the beginning, as histories and violations tell it.
+    /// Time since the start, for histories and violations.
     pub(crate) fn age(&self) -> Duration {
         self.start.elapsed()
     }
@@ -152,16 +152,16 @@ impl Report {
     pub(crate) fn fault(&self, name: &'static str) {
         *self.books.lock().faults.entry(name).or_default() += 1;
     }
-    /// A fault that found nothing to hit.
+    /// A fault without a target.
     pub(crate) fn missed(&self, name: &'static str) {
         *self.books.lock().missed.entry(name).or_default() += 1;
     }
-    /// A figure for the end.
+    /// A figure for the final report.
     pub(crate) fn fact(&self, name: &str, value: String) {
         self.books.lock().facts.insert(name.to_owned(), value);
     }
 
-    /// What must not be. Told at once, with the history of what it happened to.
+    /// A violation, printed at once with the history of its object.
     pub(crate) fn violation(&self, what: &str, history: &History) {
         let number = {
             let mut books = self.books.lock();
@@ -175,7 +175,7 @@ impl Report {
         self.books.lock().violations.len()
     }
 
-    /// One line on how far it is.
+    /// Prints one line of progress.
     pub(crate) fn progress(&self) {
         let books = self.books.lock();
         let sum = |of: fn(&Calls) -> u64| books.calls.values().map(of).sum::<u64>();
@@ -190,7 +190,7 @@ impl Report {
         );
     }
 
-    /// The tables of the end.
+    /// Prints the final tables.
     pub(crate) fn summary(&self) {
         let mut books = self.books.lock();
         println!("\ncall                    done  refused   lost    p50 ms    p99 ms    max ms");

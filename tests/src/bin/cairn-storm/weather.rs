@@ -1,4 +1,4 @@
-//! Which faults were at work when: the only excuse for a call that was refused, late or lost.
+//! The times of faults: the only excuse for an error, a late or a lost call.
 
 use std::{
     collections::HashSet,
@@ -7,28 +7,28 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// What a fault can explain.
+/// The effect of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The daemon was killed, ended, or held: connections break, answers are late.
+    /// The daemon was killed, ended, or stopped: connections break, answers are late.
     Daemon,
-    /// All processes ended and `/run` is gone.
+    /// All processes ended and `/run` was lost.
     Reboot,
     /// The monitor of this container, or of this pod's pause process, was killed.
     MonitorKilled(String),
-    /// It was held for a while.
+    /// It was stopped for a while.
     MonitorHeld(String),
-    /// A `cairn-create` was killed or held.
+    /// A `cairn-create` was killed or stopped.
     Create,
-    /// A `cairn unpack` was killed or held.
+    /// A `cairn unpack` was killed or stopped.
     Unpack,
-    /// A CNI program was killed or held.
+    /// A CNI program was killed or stopped.
     Cni,
-    /// A plugin was killed or held: calls may be late by its timeout.
+    /// A plugin was killed or stopped: calls may be late by its timeout.
     Plugin,
     /// The disk or the table of descriptors was full.
     Scarce,
-    /// This object's record could not be read: it was held, with what is in it.
+    /// This object's record was unreadable: it was held, with its containers.
     Torn { id: String, pod: String },
 }
 
@@ -39,15 +39,15 @@ struct Spell {
     until: Option<Instant>,
 }
 
-/// All faults so far. Shared by those who make them and those who judge.
+/// All faults so far. Shared by the keeper and the clients.
 #[derive(Debug, Default)]
 pub(crate) struct Weather {
     spells: Mutex<Vec<Spell>>,
-    /// Ids that a client was told.
+    /// Ids known to a client.
     told: Mutex<HashSet<String>>,
 }
 
-/// A fault that is at work, to end it by.
+/// An active fault, for its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Token(usize);
 
@@ -61,12 +61,12 @@ impl Weather {
         self.told.lock().contains(id)
     }
 
-    /// From now on, until [`Weather::end`].
+    /// Active from now on, until [`Weather::end`].
     pub(crate) fn begin(&self, cause: Cause) -> Token {
         self.since_when(Instant::now(), cause)
     }
 
-    /// A fault that may count from a moment on that has passed.
+    /// A fault that is active since this earlier time.
     pub(crate) fn since_when(&self, from: Instant, cause: Cause) -> Token {
         let mut spells = self.spells.lock();
         spells.push(Spell {
@@ -77,24 +77,24 @@ impl Weather {
         Token(spells.len() - 1)
     }
 
-    /// What the fault touched may need `after` to be itself again.
+    /// The affected processes may need `after` to recover.
     pub(crate) fn end(&self, token: Token, after: Duration) {
         self.spells.lock()[token.0].until = Some(Instant::now() + after);
     }
 
-    /// Whether such a fault was at work at any time since `from`.
+    /// Whether such a fault was active at any time since `from`.
     pub(crate) fn since(&self, from: Instant, is: impl Fn(&Cause) -> bool) -> bool {
         self.between(from, Instant::now(), is)
     }
 
-    /// Whether such a fault was at work at any time from `from` until `to`.
+    /// Whether such a fault was active at any time from `from` until `to`.
     pub(crate) fn between(&self, from: Instant, to: Instant, is: impl Fn(&Cause) -> bool) -> bool {
         self.spells.lock().iter().any(|spell| {
             spell.from <= to && spell.until.is_none_or(|until| until >= from) && is(&spell.cause)
         })
     }
 
-    /// What was at work in the last seconds, for who looks into a violation.
+    /// The faults of the last seconds, for the analysis of a violation.
     pub(crate) fn lately(&self, seconds: u64) -> String {
         let from = Instant::now() - Duration::from_secs(seconds);
         let spells = self.spells.lock();
@@ -110,7 +110,7 @@ impl Weather {
             .join(", ")
     }
 
-    /// Whether such a fault is at work now.
+    /// Whether such a fault is active now.
     pub(crate) fn now(&self, is: impl Fn(&Cause) -> bool) -> bool {
         self.since(Instant::now(), is)
     }
