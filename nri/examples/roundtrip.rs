@@ -104,7 +104,8 @@ fn spawn(go: Option<&str>, index: &str, socket: &Path) -> Plugin {
 }
 
 async fn measure(plugins: usize, go: Option<&str>) {
-    let socket: PathBuf = env::temp_dir().join(format!("nri-roundtrip-{}", std::process::id()));
+    let socket: PathBuf =
+        env::temp_dir().join(format!("nri-roundtrip-{}-{plugins}", std::process::id()));
     let nri = Adaptation::builder("bench", "1.0")
         .socket(&socket)
         .plugin_dir("/nonexistent")

@@ -132,22 +132,31 @@ impl Peer {
             ..Extra::default()
         };
         let (answer, as_state_change) = self.attempt(style, request, limit, extra).await;
-        let (request, left_out) = match &answer {
+        match &answer {
             Err(CallError::TooLong { len, limit: most }) if policy::is_shortened(R::EVENT) => {
                 let excess = len - most + shorten::NAMES;
-                let mut request = request.clone();
-                let (pod, container) = request.objects_mut();
-                let left_out = shorten(pod, container, excess);
-                (request, left_out)
+                // On the heap: few events are too long, and each call would have to move it.
+                Box::pin(self.deliver_shortened(style, request, limit, busy, excess)).await
             }
-            _ => {
-                return Delivered {
-                    answer,
-                    as_state_change,
-                    left_out: Vec::new(),
-                };
-            }
-        };
+            _ => Delivered {
+                answer,
+                as_state_change,
+                left_out: Vec::new(),
+            },
+        }
+    }
+
+    async fn deliver_shortened<R: HookRequest>(
+        &self,
+        style: &StyleCell,
+        request: &R,
+        limit: Duration,
+        busy: Duration,
+        excess: usize,
+    ) -> Delivered<R::Reply> {
+        let mut request = request.clone();
+        let (pod, container) = request.objects_mut();
+        let left_out = shorten(pod, container, excess);
         let extra = Extra {
             busy,
             ..names(&left_out)
