@@ -3,6 +3,7 @@
 pub mod client;
 pub mod look;
 pub mod raw;
+pub mod registry;
 pub mod rng;
 pub mod until;
 
