@@ -36,7 +36,12 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
     all.plugins = settings("10-must", |s| s.policy.required = true);
     let nri = place.builder().settings(all).start().await.unwrap();
     let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
-    assert!(refused.to_string().contains("10-must"), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains("10-must was not connected at RunPodSandbox"),
+        "{refused}"
+    );
     let turn = nri.turn(Event::CreateContainer).await;
     nri.create_container(&turn, pod("p"), container("c", "p"))
         .await

@@ -47,18 +47,6 @@ fn with_default_filter(b: &mut Box) {
 }
 
 #[tokio::test]
-async fn a_container_with_the_default_filter_can_fork_and_cannot_unshare() {
-    let mut ground = Ground::new().await;
-    let mut b = ground.container(&["sh", "-c", "(echo forked); unshare -m true || echo refused"]);
-    with_default_filter(&mut b);
-    let log = ground.run(&b).await;
-    assert!(
-        log.contains("F forked") && log.contains("F refused"),
-        "{log}"
-    );
-}
-
-#[tokio::test]
 #[ignore = "prints figures"]
 async fn figures() {
     let (gap, rounds) = (

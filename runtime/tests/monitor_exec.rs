@@ -79,87 +79,27 @@ async fn an_exec_is_as_confined_as_its_container() {
     end(monitor).await;
 }
 
+#[tokio::test]
+async fn an_exec_into_a_directory_that_is_not_there_names_it() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "100"]);
+    let monitor = running(&ground, &b).await;
+    let mut lost = b.exec(&["true"]);
+    lost.process.cwd = b"/not/there".to_vec();
+    let error = monitor
+        .exec_sync(lost)
+        .await
+        .expect_err("no such directory");
+    assert!(error.to_string().contains("/not/there"), "{error}");
+    end(monitor).await;
+}
+
 fn no_mkdir() -> serde_json::Value {
     serde_json::json!({
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
         "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 77}]
     })
-}
-
-#[tokio::test]
-async fn without_no_new_privileges_the_filter_is_loaded_too() {
-    let mut ground = Ground::new().await;
-    let mut b = ground.container(&[
-        "sh",
-        "-c",
-        "mkdir /tmp/x; grep -E 'Seccomp:|NoNew' /proc/self/status; sleep 100",
-    ]);
-    b.spec["process"]["noNewPrivileges"] = false.into();
-    b.spec["process"]["user"] = serde_json::json!({"uid": 1000, "gid": 1000});
-    b.spec["linux"]["seccomp"] = no_mkdir();
-    let monitor = running(&ground, &b).await;
-    let out = monitor.exec_sync(b.exec(&[
-        "sh",
-        "-c",
-        "mkdir /tmp/x; grep -E 'Seccomp:|NoNew' /proc/self/status",
-    ]));
-    let out = String::from_utf8(out.await.expect("exec").stdout).expect("text");
-    assert_eq!(out, "NoNewPrivs:\t0\nSeccomp:\t2\n");
-    common::until("init has looked", || {
-        fs::read_to_string(&b.log).is_ok_and(|l| l.contains("Seccomp"))
-    })
-    .await;
-    let log = fs::read_to_string(&b.log).expect("log");
-    assert!(
-        log.contains("NoNewPrivs:\t0") && log.contains("Seccomp:\t2"),
-        "{log}"
-    );
-    assert!(!ground.root().join("tmp/x").exists());
-    end(monitor).await;
-}
-
-#[tokio::test]
-async fn exec_codes_output_and_errors_come_back() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&["sleep", "100"]);
-    let monitor = running(&ground, &b).await;
-    let out = monitor
-        .exec_sync(b.exec(&["sh", "-c", "echo a; echo b >&2; exit 42"]))
-        .await
-        .expect("exec");
-    assert_eq!(
-        (out.stdout, out.stderr, out.code),
-        (b"a\n".to_vec(), b"b\n".to_vec(), 42)
-    );
-    let out = monitor
-        .exec_sync(b.exec(&["sh", "-c", "kill -9 $$"]))
-        .await
-        .expect("exec");
-    assert_eq!(out.code, 137);
-    let big = monitor
-        .exec_sync(b.exec(&["sh", "-c", "yes | head -c 20000000"]))
-        .await
-        .expect("exec");
-    assert_eq!((big.stdout.len(), big.code), ((16 << 20) - (64 << 10), 0));
-    let error = monitor
-        .exec_sync(b.exec(&["/nope"]))
-        .await
-        .expect_err("no such program")
-        .to_string();
-    assert!(
-        error.contains("/nope") && error.contains("No such file"),
-        "{error}"
-    );
-    let mut lost = b.exec(&["true"]);
-    lost.process.cwd = b"/not/there".to_vec();
-    let error = monitor
-        .exec_sync(lost)
-        .await
-        .expect_err("no such directory")
-        .to_string();
-    assert!(error.contains("/not/there"), "{error}");
-    end(monitor).await;
 }
 
 #[tokio::test]
@@ -192,77 +132,6 @@ async fn a_timeout_kills_the_exec_with_all_it_started_and_nothing_else() {
     let left = String::from_utf8_lossy(&left.stdout).into_owned();
     assert!(!left.contains("sleep 7"), "{left}");
     assert!(left.contains("sleep 100"), "{left}");
-    end(monitor).await;
-}
-
-#[tokio::test]
-async fn a_background_child_of_an_exec_lives_on_and_does_not_hold_it_up() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&["sleep", "100"]);
-    let monitor = running(&ground, &b).await;
-    let started = Instant::now();
-    let out = monitor
-        .exec_sync(b.exec(&["sh", "-c", "echo hi; sleep 55 &"]))
-        .await
-        .expect("exec");
-    assert_eq!(out.stdout, b"hi\n");
-    assert!(
-        started.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        started.elapsed()
-    );
-    let left = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
-    assert!(String::from_utf8_lossy(&left.stdout).contains("sleep 55"));
-    end(monitor).await;
-}
-
-#[tokio::test]
-async fn an_exec_reads_stdin_and_a_terminal_is_one() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&["sleep", "100"]);
-    let monitor = running(&ground, &b).await;
-    let mut spec = b.exec(&["cat"]);
-    spec.stdin = true;
-    let mut session = monitor.exec(spec).await.expect("exec");
-    let mut stdin = session.stdin.take().expect("stdin");
-    stdin
-        .write_all(b"through and through")
-        .await
-        .expect("write");
-    drop(stdin);
-    let mut text = String::new();
-    session
-        .stdout
-        .take()
-        .expect("stdout")
-        .read_to_string(&mut text)
-        .await
-        .expect("read");
-    assert_eq!(text, "through and through");
-    assert_eq!(session.end().await.expect("end").code, 0);
-
-    let mut spec = b.exec(&["sh", "-c", "tty; stty size; read x; stty size; echo got $x"]);
-    (spec.tty, spec.stdin, spec.window) = (true, true, Some((120, 40)));
-    let mut session = monitor.exec(spec).await.expect("exec");
-    let mut out = session.stdout.take().expect("stdout");
-    let text = read_until(&mut out, "40 120").await;
-    assert!(text.contains("/dev/pts/"), "{text}");
-    session
-        .pty
-        .as_ref()
-        .expect("pty")
-        .resize(99, 33)
-        .expect("resize");
-    session
-        .stdin
-        .as_mut()
-        .expect("stdin")
-        .write_all(b"word\n")
-        .await
-        .expect("write");
-    let text = read_until(&mut out, "got word").await;
-    assert!(text.contains("33 99"), "{text}");
-    assert_eq!(session.end().await.expect("end").code, 0);
     end(monitor).await;
 }
 
@@ -356,48 +225,6 @@ async fn stdin_once_ends_with_the_first_session_and_otherwise_stays() {
             end(monitor).await;
         }
     }
-}
-
-#[tokio::test]
-async fn the_log_is_reopened_without_losing_or_doubling_a_line() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&[
-        "sh",
-        "-c",
-        "i=0; while test $i -lt 20000; do echo $i; i=$((i+1)); done",
-    ]);
-    let monitor = running(&ground, &b).await;
-    let mut parts = Vec::new();
-    for n in 0..5 {
-        common::until("there is output", || {
-            fs::metadata(&b.log).is_ok_and(|m| m.len() > 0) || monitor.ending().is_some()
-        })
-        .await;
-        let old = b.log.with_extension(n.to_string());
-        fs::rename(&b.log, &old).expect("rename");
-        monitor.reopen_log().await.expect("reopen");
-        assert!(b.log.exists());
-        let size = fs::metadata(&old).expect("old").len();
-        parts.push((old, size));
-    }
-    monitor.wait().await;
-    let mut all = String::new();
-    for (old, size) in parts {
-        assert_eq!(
-            fs::metadata(&old).expect("old").len(),
-            size,
-            "the old file gets nothing more"
-        );
-        all += &fs::read_to_string(old).expect("old");
-    }
-    all += &fs::read_to_string(&b.log).expect("log");
-    let lines: Vec<u32> = records(&all)
-        .iter()
-        .map(|r| r.2.parse().expect("number"))
-        .collect();
-    assert_eq!(lines, (0..20000).collect::<Vec<u32>>());
-    fs::remove_file(&b.log).expect("remove");
-    monitor.delete().await.expect("delete");
 }
 
 /// A file system of four pages.

@@ -1,5 +1,5 @@
-//! How containers are killed: all their processes, also without a PID namespace or `cgroup.kill`; and by the kernel
-//! when memory runs out. Needs root.
+//! How containers are killed: all their processes, also without a PID namespace or `cgroup.kill`.
+//! Needs root.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
@@ -91,23 +91,4 @@ async fn an_exec_whose_time_is_over_before_it_is_inside_has_timed_out_and_is_nev
         assert!(!ground.root().join("tmp/inside").exists());
         end(monitor).await;
     }
-}
-
-#[tokio::test]
-async fn a_container_over_its_memory_limit_is_seen_as_oom_killed() {
-    let mut ground = Ground::new().await;
-    let b = ground.container(&["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"]);
-    let dir = &b
-        .cgroups
-        .iter()
-        .find(|c| c.controller == "memory")
-        .expect("memory")
-        .path;
-    fs::write(format!("{dir}/memory.limit_in_bytes"), "15728640").expect("limit");
-    let monitor = running(&ground, &b).await;
-    let Ending::Exited(exit) = monitor.wait().await else {
-        panic!("lost")
-    };
-    assert_eq!((exit.code, exit.oom_killed), (137, true));
-    monitor.delete().await.expect("delete");
 }

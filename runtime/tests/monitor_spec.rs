@@ -208,60 +208,6 @@ async fn oci_hooks_run_and_a_failing_one_fails_the_creation() {
 }
 
 #[tokio::test]
-async fn a_pid_namespace_is_shared_and_a_device_is_there() {
-    let mut ground = Ground::new().await;
-    let first = ground.container(&["sleep", "111"]);
-    let first_monitor = ground.launch(&first).await.expect("create");
-    first_monitor.start().await.expect("start");
-    let mut b = ground.container(&[
-        "sh",
-        "-c",
-        "ps; echo data > /dev/mine; stat -c '%t %T %a' /dev/mine /dev/null; sleep 222",
-    ]);
-    let pid = first_monitor.init().0;
-    for n in b.spec["linux"]["namespaces"]
-        .as_array_mut()
-        .expect("namespaces")
-    {
-        if n["type"] == "pid" || n["type"] == "uts" || n["type"] == "network" || n["type"] == "ipc"
-        {
-            let kind = n["type"].as_str().expect("type").replace("network", "net");
-            n["path"] = json!(format!("/proc/{pid}/ns/{kind}"));
-        }
-    }
-    b.spec["linux"]["devices"] =
-        json!([{"path": "/dev/mine", "type": "c", "major": 1, "minor": 3, "fileMode": 0o640}]);
-    let monitor = ground.launch(&b).await.expect("create");
-    monitor.start().await.expect("start");
-    common::until("it has looked", || {
-        let log = fs::read_to_string(&b.log).unwrap_or_default();
-        lines(&log).iter().any(|l| l.contains("1 3 666"))
-    })
-    .await;
-    let found = lines(&fs::read_to_string(&b.log).expect("log"));
-    assert!(found.iter().any(|l| l.contains("sleep 111")), "{found:?}");
-    has(&found, "1 3 640");
-    has(&found, "1 3 666");
-    let out = monitor.exec_sync(b.exec(&["ps"])).await.expect("exec");
-    assert!(String::from_utf8_lossy(&out.stdout).contains("sleep 111"));
-    monitor.kill(9, true).await.expect("kill");
-    monitor.wait().await;
-    monitor.delete().await.expect("delete");
-    let out = first_monitor
-        .exec_sync(first.exec(&["ps"]))
-        .await
-        .expect("the other lives");
-    let left = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(
-        left.contains("sleep 111") && !left.contains("sleep 222"),
-        "{left}"
-    );
-    first_monitor.kill(9, true).await.expect("kill");
-    first_monitor.wait().await;
-    first_monitor.delete().await.expect("delete");
-}
-
-#[tokio::test]
 async fn a_shared_mount_goes_out_to_the_host_and_the_container_sees_its_cgroups() {
     let mut ground = Ground::new().await;
     let shared = ground.dir.path().join("shared");

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, path::Path};
 use k8s_cri::v1::{self as cri};
 use tonic::Status;
 
-use testkit::{client::namespaces, until::until};
+use testkit::{client, until::until};
 
 use crate::{client::Cri, container::Container, image::BUSYBOX};
 
@@ -58,53 +58,15 @@ pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSe
 impl Cri {
     /// The configuration of a pod as a kubelet sends it.
     pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
-        let uid = format!("uid-{name}");
-        let logs = self.dir.join("logs").join(format!("default_{name}_{uid}"));
-        cri::PodSandboxConfig {
-            metadata: Some(cri::PodSandboxMetadata {
-                name: name.to_owned(),
-                uid,
-                namespace: "default".to_owned(),
-                attempt: 0,
-            }),
-            hostname: name.to_owned(),
-            log_directory: logs.display().to_string(),
-            labels: [("app".to_owned(), name.to_owned())].into(),
-            annotations: [("note".to_owned(), format!("of {name}"))].into(),
-            linux: Some(cri::LinuxPodSandboxConfig {
-                cgroup_parent: self.cgroup_parent.to_string(),
-                security_context: Some(cri::LinuxSandboxSecurityContext {
-                    namespace_options: Some(namespaces()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        let logs = self.dir.join("logs");
+        let mut config = client::pod_config(name, "default", &logs, &self.cgroup_parent);
+        config.labels = [("app".to_owned(), name.to_owned())].into();
+        config
     }
 
     /// The configuration of a busybox container.
     pub fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
-        cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata {
-                name: name.to_owned(),
-                attempt: 0,
-            }),
-            image: Some(cri::ImageSpec {
-                image: BUSYBOX.to_owned(),
-                ..Default::default()
-            }),
-            command: command.iter().map(|&s| s.to_owned()).collect(),
-            log_path: format!("{name}/0.log"),
-            linux: Some(cri::LinuxContainerConfig {
-                security_context: Some(cri::LinuxContainerSecurityContext {
-                    namespace_options: Some(namespaces()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        client::container_config(name, BUSYBOX, command)
     }
 
     /// Runs a pod; the test fails if it does not run.
@@ -258,16 +220,7 @@ impl Pod {
     /// # Errors
     /// The daemon's.
     pub async fn share_cpu(&self, cpu_shares: i64) -> Result<(), Status> {
-        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-            pod_sandbox_id: self.id.clone(),
-            resources: Some(proto_cri::v1::LinuxContainerResources {
-                cpu_shares,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        let mut newer = self.cri.client.newer.clone();
-        newer.update_pod_sandbox_resources(request).await.map(drop)
+        self.cri.client.update_pod(&self.id, cpu_shares).await
     }
 
     /// # Errors

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use testkit::{
-    client::{Client, namespaces},
+    client::{self, Client},
     cri::{self, ContainerState},
 };
 use tonic::Status;
@@ -62,53 +62,18 @@ impl Cri {
     }
 
     pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
-        let uid = format!("uid-{name}");
-        let logs = self.common.logs.join(&uid);
-        cri::PodSandboxConfig {
-            metadata: Some(cri::PodSandboxMetadata {
-                name: name.to_owned(),
-                uid,
-                namespace: NAMESPACE.to_owned(),
-                attempt: 0,
-            }),
-            hostname: name.to_owned(),
-            log_directory: logs.display().to_string(),
-            labels: self.labels(),
-            annotations: [("nri-contract.note".to_owned(), format!("of {name}"))].into(),
-            linux: Some(cri::LinuxPodSandboxConfig {
-                cgroup_parent: self.common.cgroup_parent.clone(),
-                security_context: Some(cri::LinuxSandboxSecurityContext {
-                    namespace_options: Some(namespaces()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        let common = &self.common;
+        let parent = &common.cgroup_parent;
+        let mut config = client::pod_config(name, NAMESPACE, &common.logs, parent);
+        config.labels = self.labels();
+        config
     }
 
     pub(crate) fn container_config(&self, name: &str, command: &[&str]) -> cri::ContainerConfig {
-        cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata {
-                name: name.to_owned(),
-                attempt: 0,
-            }),
-            image: Some(cri::ImageSpec {
-                image: self.common.image.clone(),
-                ..Default::default()
-            }),
-            command: command.iter().map(|&s| s.to_owned()).collect(),
-            labels: self.labels(),
-            log_path: format!("{name}.log"),
-            linux: Some(cri::LinuxContainerConfig {
-                security_context: Some(cri::LinuxContainerSecurityContext {
-                    namespace_options: Some(namespaces()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        let mut config = client::container_config(name, &self.common.image, command);
+        config.labels = self.labels();
+        config.log_path = format!("{name}.log");
+        config
     }
 
     pub(crate) async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
@@ -221,18 +186,8 @@ impl Pod {
         self.cri.pod_status(&self.id).await
     }
 
-    /// UpdatePodSandboxResources, by the types of proto-cri: k8s-cri lacks it.
     pub(crate) async fn update(&self, cpu_shares: i64) -> Result<(), Status> {
-        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-            pod_sandbox_id: self.id.clone(),
-            overhead: Some(proto_cri::v1::LinuxContainerResources::default()),
-            resources: Some(proto_cri::v1::LinuxContainerResources {
-                cpu_shares,
-                ..Default::default()
-            }),
-        };
-        let mut newer = self.cri.client.newer.clone();
-        newer.update_pod_sandbox_resources(request).await.map(drop)
+        self.cri.client.update_pod(&self.id, cpu_shares).await
     }
 }
 

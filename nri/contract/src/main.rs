@@ -3,7 +3,7 @@
 //! ```text
 //! main ── args, expect ── runner ──► one Stage for each point ── points/*: what is asked, of which guarantee
 //!                           │              ├── cri     the kubelet's calls (crate k8s-cri)
-//!                           │              ├── plugin  plugins on our stub, raw: frames by hand
+//!                           │              ├── testkit plugins on our stub, raw: frames by hand
 //!                           │              └── look    the host: namespaces, cgroups, processes
 //!                           │              └── witness a plugin that the runtime launches: this very program
 //!                           └──► report: table, JSON, JUnit
@@ -13,10 +13,7 @@
 mod args;
 mod cri;
 mod expect;
-mod handlers;
-mod journal;
 mod look;
-mod plugin;
 mod point;
 mod points;
 mod raw;
@@ -24,7 +21,6 @@ mod report;
 mod restart;
 mod runner;
 mod stage;
-mod verdict;
 mod witness;
 
 use std::{
@@ -38,14 +34,17 @@ use std::{
 
 use args::Args;
 use expect::Deviations;
-use journal::Journal;
 use parking_lot::Mutex;
-use plugin::Wanted;
 use point::{Cost, Point};
 use report::{Counts, Subject};
 use restart::Restart;
 use runner::Runner;
 use stage::Run;
+use testkit::{
+    journal::{self, Journal},
+    plugin::{self, Wanted},
+    verdict,
+};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -163,7 +162,7 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
     } else {
         format!("/{id}")
     };
-    let journal = Arc::new(Journal::new(format!("{id}-none-")));
+    let journal = Arc::new(Journal::new(format!("{id}-none-"), stage::PATIENCE));
     let scout = Wanted::new(&args.nri, "00", &format!("{id}-scout"), journal);
     let scout = scout.try_start().await;
     let scout = scout.map_err(|e| format!("no plugin is taken at {}: {e}", args.nri.display()))?;

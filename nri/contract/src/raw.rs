@@ -5,7 +5,7 @@ use std::path::Path;
 use testkit::raw::{Call, Raw};
 
 use crate::{
-    plugin::PATIENCE,
+    stage::PATIENCE,
     verdict::{Checked, done, miss},
 };
 

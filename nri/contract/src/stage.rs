@@ -18,12 +18,14 @@ use tonic::Status;
 
 use crate::{
     cri::{Common, Container, Cri, Pod, SLEEPER},
-    handlers::Deed,
     journal::{Journal, Seen},
-    plugin::{PATIENCE, Plugin, Wanted},
+    plugin::{Deed, Plugin, Wanted},
     restart::Restart,
     verdict::{Answer, Checked, Miss, miss, told},
 };
+
+/// How long a point waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What all points of a run share.
 pub(crate) struct Run {
@@ -77,7 +79,7 @@ impl Stage {
         let prefix = format!("{}-{number}-", run.id);
         Arc::new(Self {
             run: run.clone(),
-            journal: Arc::new(Journal::new(prefix)),
+            journal: Arc::new(Journal::new(prefix, PATIENCE)),
             number,
             calls: watch::channel(0).0,
             hurried: Arc::default(),

@@ -441,6 +441,7 @@ on_every_transport! {
         world.nri.shutdown("enough").await;
         assert_eq!(said.load(Ordering::SeqCst), 1);
         assert!(common::there(&world.nri).is_empty());
+        until("the socket is removed", || !world.place.socket().exists()).await;
         if transport == Transport::V1Beta1 {
             let why = world.stubs[0].wait().await.to_string();
             assert!(why.contains("runtime-stopping: enough"), "{why}");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cairn::image::Progress;
 
-use crate::registry::{Fake, Reply};
+use crate::registry::{Reply, fake_registry};
 use crate::support::*;
 
 /// Polls until there is something, for ten seconds at most.
@@ -46,7 +46,7 @@ async fn the_helper_has_its_layer_six_capabilities_and_nothing_else() {
     );
     let blob = image.layer_blob(0);
     let bytes = image.blobs[&blob].clone();
-    let fake = Fake::start(vec![("a:1", image)], move |r| {
+    let fake = fake_registry(vec![("a:1", image)], move |r| {
         r.path
             .contains(blob.as_str())
             .then(|| Reply::Stall(bytes.clone(), 10))

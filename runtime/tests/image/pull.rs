@@ -168,7 +168,7 @@ async fn an_index_leads_to_the_image_for_this_machine_and_its_digest_is_the_imag
     let mut served = ours.clone();
     served.blobs.insert(digest.clone(), index);
     served.manifest = digest.clone();
-    let fake = Fake::start(vec![("a:1", served)], |_| None);
+    let fake = fake_registry(vec![("a:1", served)], |_| None);
     let f = Fixture::new();
     assert_eq!(
         pull(&f.images, &format!("{}/a:1", fake.host))
@@ -178,13 +178,13 @@ async fn an_index_leads_to_the_image_for_this_machine_and_its_digest_is_the_imag
     );
     let record = f.images.list().pop().unwrap();
     assert_eq!(record.repo_digests, [format!("{}/a@{digest}", fake.host)]);
-    let before = fake.requests.lock().unwrap().len();
+    let before = fake.asked().len();
     for digest in [&digest, &ours.manifest] {
         pull(&f.images, &format!("{}/a@{digest}", fake.host))
             .await
             .unwrap();
     }
-    let after: Vec<_> = fake.requests.lock().unwrap()[before..].to_vec();
+    let after: Vec<_> = fake.asked()[before..].to_vec();
     let methods: Vec<_> = after.iter().map(|r| &*r.method).collect();
     assert_eq!(
         methods,
@@ -195,14 +195,14 @@ async fn an_index_leads_to_the_image_for_this_machine_and_its_digest_is_the_imag
 
 #[tokio::test]
 async fn a_pull_of_a_present_image_asks_once_and_fetches_nothing() {
-    let fake = Fake::start(vec![("a:1", image("x")), ("a:2", image("x"))], |_| None);
+    let fake = fake_registry(vec![("a:1", image("x")), ("a:2", image("x"))], |_| None);
     let f = Fixture::new();
     let name = |tag| format!("{}/a:{tag}", fake.host);
     pull(&f.images, &name(1)).await.unwrap();
-    let before = fake.requests.lock().unwrap().len();
+    let before = fake.asked().len();
     pull(&f.images, &name(1)).await.unwrap();
     pull(&f.images, &name(2)).await.unwrap();
-    let requests = fake.requests.lock().unwrap();
+    let requests = fake.asked();
     assert_eq!(
         requests[before..]
             .iter()
@@ -215,7 +215,7 @@ async fn a_pull_of_a_present_image_asks_once_and_fetches_nothing() {
 
 #[tokio::test]
 async fn pulls_of_one_image_at_once_are_one_pull() {
-    let fake = Fake::start(vec![("a:1", image("x"))], |_| None);
+    let fake = fake_registry(vec![("a:1", image("x"))], |_| None);
     let f = Fixture::new();
     let name = format!("{}/a:1", fake.host);
     let all = futures_util::future::join_all((0..20).map(|_| pull(&f.images, &name))).await;
@@ -226,7 +226,7 @@ async fn pulls_of_one_image_at_once_are_one_pull() {
 
 #[tokio::test]
 async fn images_that_share_a_layer_fetch_it_once() {
-    let fake = Fake::start(vec![("a:1", image("1")), ("b:1", image("2"))], |_| None);
+    let fake = fake_registry(vec![("a:1", image("1")), ("b:1", image("2"))], |_| None);
     let f = Fixture::new();
     let (a, b) = (format!("{}/a:1", fake.host), format!("{}/b:1", fake.host));
     let (a, b) = tokio::join!(pull(&f.images, &a), pull(&f.images, &b));
@@ -340,7 +340,7 @@ async fn a_registry_that_lies_is_not_believed_and_leaves_nothing() {
         ),
     ];
     for (word, lie) in lies {
-        let fake = Fake::start(vec![("a:1", good.clone())], lie);
+        let fake = fake_registry(vec![("a:1", good.clone())], lie);
         let f = Fixture::new();
         let e = pull(&f.images, &format!("{}/a:1", fake.host))
             .await
@@ -367,7 +367,7 @@ async fn a_pull_nobody_waits_for_ends_and_leaves_nothing() {
     );
     let blob = held.layer_blob(0);
     let bytes = held.blobs[&blob].clone();
-    let slow = Fake::start(vec![("a:1", held.clone())], move |r| {
+    let slow = fake_registry(vec![("a:1", held.clone())], move |r| {
         r.path
             .contains(blob.as_str())
             .then(|| Reply::Stall(bytes.clone(), 1000))

@@ -40,7 +40,7 @@ async fn a_bearer_challenge_is_answered_with_what_the_caller_has() {
             _ => "",
         }
     };
-    let fake = Fake::start(vec![("a:1", image("x"))], move |r| {
+    let fake = fake_registry(vec![("a:1", image("x"))], move |r| {
         let host = r.headers.get("host")?.clone();
         if r.path.starts_with("/token") {
             assert!(
@@ -104,9 +104,9 @@ async fn a_bearer_challenge_is_answered_with_what_the_caller_has() {
 #[tokio::test]
 async fn credentials_do_not_follow_a_redirect_to_another_host() {
     let held = image("x");
-    let store = Fake::start(vec![("a:1", held.clone())], |_| None);
+    let store = fake_registry(vec![("a:1", held.clone())], |_| None);
     let elsewhere = store.host.clone();
-    let fake = Fake::start(vec![("a:1", held)], move |r| {
+    let fake = fake_registry(vec![("a:1", held)], move |r| {
         if !r.headers.contains_key("authorization") {
             return Some(Reply::Full(
                 401,
@@ -129,8 +129,8 @@ async fn credentials_do_not_follow_a_redirect_to_another_host() {
 
 #[tokio::test]
 async fn mirrors_are_asked_in_order_for_the_registry_they_stand_in_for() {
-    let empty = Fake::start(vec![], |_| None);
-    let full = Fake::start(vec![("a/b:1", image("x"))], |_| None);
+    let empty = fake_registry(vec![], |_| None);
+    let full = fake_registry(vec![("a/b:1", image("x"))], |_| None);
     let f = Fixture::new();
     let images = mirrored(&f, &[&nobody(), &empty.host, &full.host]);
     let id = pull(&images, "registry.example/a/b:1").await.unwrap();
@@ -165,7 +165,7 @@ async fn a_blob_cut_off_goes_on_where_it_stopped() {
     let blob = held.layer_blob(0);
     let bytes = held.blobs[&blob].clone();
     let cuts = AtomicUsize::new(0);
-    let fake = Fake::start(vec![("a:1", held.clone())], move |r| {
+    let fake = fake_registry(vec![("a:1", held.clone())], move |r| {
         let whole = r.path.contains(blob.as_str()) && !r.headers.contains_key("range");
         (whole && cuts.fetch_add(1, Ordering::SeqCst) == 0)
             .then(|| Reply::Cut(bytes.clone(), 100_000))
@@ -187,14 +187,14 @@ async fn a_blob_cut_off_goes_on_where_it_stopped() {
 async fn a_mirror_that_stalls_or_trickles_is_left_for_the_next() {
     let layers = [Layer::new().bytes("f", &noise(300_000), 0o644)];
     let held = Image::build("x:1", &layers, Packing::Plain, |_| {});
-    let quick = Fake::start(vec![("a:1", held.clone())], |_| None);
+    let quick = fake_registry(vec![("a:1", held.clone())], |_| None);
     for trickle in [false, true] {
         let blob = held.layer_blob(0);
         let bytes = held.blobs[&blob].clone();
-        let slow = Fake::start(vec![("a:1", held.clone())], move |r| {
+        let slow = fake_registry(vec![("a:1", held.clone())], move |r| {
             let bytes = bytes.clone();
             let reply = if trickle {
-                Reply::Trickle(bytes)
+                Reply::Trickle(bytes, 1, Duration::from_millis(50))
             } else {
                 Reply::Stall(bytes, 1000)
             };

@@ -1,20 +1,20 @@
 //! Registries for the tests: Debian's docker-registry with skopeo, and one that misbehaves.
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use cairn::image::Digest;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
 };
 
-use crate::support::{Image, OCI_MANIFEST};
+use testkit::registry::{Registry as Fake, Served};
+pub(crate) use testkit::registry::{Reply, Request};
+
+use crate::support::Image;
 
 /// A real registry; ends with the test.
 pub(crate) struct Registry {
@@ -196,198 +196,20 @@ pub(crate) fn nobody() -> String {
     NOBODYS.host()
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub method: String,
-    /// With the query.
-    pub path: String,
-    pub headers: HashMap<String, String>,
-    pub body: String,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Reply {
-    /// Status, extra header lines, body.
-    Full(u16, Vec<String>, Vec<u8>),
-    /// Announces all of the body and sends so many bytes of it, then closes.
-    Cut(Vec<u8>, usize),
-    /// The same, then keeps silent until the server goes.
-    Stall(Vec<u8>, usize),
-    /// Announces nothing and sends for ever.
-    Endless,
-    /// Announces all of the body and sends a byte now and then.
-    Trickle(Vec<u8>),
-}
-
-type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
-
-/// A registry that serves images as it is told to, and remembers what it was asked.
-pub(crate) struct Fake {
-    pub host: String,
-    pub requests: Arc<Mutex<Vec<Request>>>,
-    /// Sockets kept silent; they close with the server.
-    _silent: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Fake {
-    /// Serves `images` by `repo:tag` and digest; `first` may answer before that.
-    pub(crate) fn start(
-        images: Vec<(&str, Image)>,
-        first: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
-    ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let host = listener.local_addr().unwrap().to_string();
-        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let silent: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let images: Vec<(String, Image)> = images
+/// Serves images by `repository:tag` and digest; `first` may answer before that.
+pub(crate) fn fake_registry(
+    images: Vec<(&str, Image)>,
+    first: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
+) -> Fake {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let served = images.into_iter().map(|(name, image)| Served {
+        name: name.to_owned(),
+        manifest: image.manifest.to_string(),
+        blobs: image
+            .blobs
             .into_iter()
-            .map(|(name, image)| (name.to_owned(), image))
-            .collect();
-        let answer: Arc<Answer> =
-            Arc::new(move |request| first(request).or_else(|| serve(&images, request)));
-        let (seen, kept) = (requests.clone(), silent.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (answer, seen, kept) = (answer.clone(), seen.clone(), kept.clone());
-                std::thread::spawn(move || handle(stream, &*answer, &seen, &kept));
-            }
-        });
-        Self {
-            host,
-            requests,
-            _silent: silent,
-        }
-    }
-
-    pub(crate) fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
-        self.requests
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|r| what(r))
-            .count()
-    }
-}
-
-/// What an honest registry would say.
-fn serve(images: &[(String, Image)], request: &Request) -> Option<Reply> {
-    let path = request.path.split('?').next()?.strip_prefix("/v2/")?;
-    for (name, image) in images {
-        let (repository, tag) = name.rsplit_once(':')?;
-        let Some(rest) = path.strip_prefix(repository) else {
-            continue;
-        };
-        let (kind, which) = rest.strip_prefix('/')?.split_once('/')?;
-        let digest: Option<Digest> = which.parse().ok();
-        let digest = if which == tag {
-            Some(image.manifest.clone())
-        } else {
-            digest
-        };
-        let Some(bytes) = digest.as_ref().and_then(|d| image.blobs.get(d)) else {
-            continue;
-        };
-        let mut headers = vec![format!("Docker-Content-Digest: {}", digest?)];
-        if kind == "manifests" {
-            headers.push(format!("Content-Type: {OCI_MANIFEST}"));
-        }
-        let from = request.headers.get("range").and_then(|r| {
-            r.strip_prefix("bytes=")?
-                .strip_suffix('-')?
-                .parse::<usize>()
-                .ok()
-        });
-        return Some(match from {
-            Some(from) => Reply::Full(206, headers, bytes[from..].to_vec()),
-            None => Reply::Full(200, headers, bytes.clone()),
-        });
-    }
-    Some(Reply::Full(
-        404,
-        vec![],
-        br#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#.to_vec(),
-    ))
-}
-
-fn handle(
-    mut stream: TcpStream,
-    answer: &Answer,
-    seen: &Mutex<Vec<Request>>,
-    silent: &Mutex<Vec<TcpStream>>,
-) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut line = Vec::new();
-    // A TLS hello is no line of text; closing is the answer to it.
-    (&mut reader).take(8192).read_until(b'\n', &mut line).ok()?;
-    let line = String::from_utf8(line).ok()?;
-    let mut words = line.split_whitespace();
-    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let mut headers = HashMap::new();
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let Some((key, value)) = line.trim().split_once(": ") else {
-            break;
-        };
-        headers.insert(key.to_ascii_lowercase(), value.to_owned());
-    }
-    let length = headers
-        .get("content-length")
-        .and_then(|l| l.parse().ok())
-        .unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let body = String::from_utf8_lossy(&body).into_owned();
-    let request = Request {
-        method,
-        path,
-        headers,
-        body,
-    };
-    seen.lock().unwrap().push(request.clone());
-    let head = |status: u16, length: usize, extra: &[String]| {
-        let extra: String = extra.iter().map(|h| format!("{h}\r\n")).collect();
-        format!(
-            "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n{extra}\r\n"
-        )
-    };
-    match answer(&request)? {
-        Reply::Full(status, extra, body) => {
-            stream
-                .write_all(head(status, body.len(), &extra).as_bytes())
-                .ok()?;
-            if request.method != "HEAD" {
-                stream.write_all(&body).ok()?;
-            }
-        }
-        Reply::Cut(body, n) => {
-            stream
-                .write_all(head(200, body.len(), &[]).as_bytes())
-                .ok()?;
-            stream.write_all(&body[..n]).ok()?;
-        }
-        Reply::Stall(body, n) => {
-            stream
-                .write_all(head(200, body.len(), &[]).as_bytes())
-                .ok()?;
-            stream.write_all(&body[..n]).ok()?;
-            silent.lock().unwrap().push(stream);
-        }
-        Reply::Trickle(body) => {
-            stream
-                .write_all(head(200, body.len(), &[]).as_bytes())
-                .ok()?;
-            for byte in body {
-                stream.write_all(&[byte]).ok()?;
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-        Reply::Endless => {
-            stream
-                .write_all(b"HTTP/1.1 200 X\r\nConnection: close\r\n\r\n")
-                .ok()?;
-            while stream.write_all(&[b' '; 65536]).is_ok() {}
-        }
-    }
-    Some(())
+            .map(|(digest, bytes)| (digest.to_string(), bytes))
+            .collect(),
+    });
+    Fake::start(listener, served.collect(), first)
 }

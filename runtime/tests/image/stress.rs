@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cairn::image::{Error, Progress};
 
-use crate::registry::Fake;
+use crate::registry::fake_registry;
 use crate::support::*;
 
 const IMAGES: u32 = 4;
@@ -78,7 +78,7 @@ async fn pulls_imports_removals_and_containers_at_once_lose_and_leave_nothing() 
     let served = names
         .iter()
         .map(|name| (name.as_str(), image(name[2..].parse().unwrap())));
-    let fake = Fake::start(served.collect(), |_| None);
+    let fake = fake_registry(served.collect(), |_| None);
     let f = Arc::new(Fixture::new());
     let registry = Arc::new(fake.host.clone());
     let hands = (0..HANDS).map(|n| tokio::spawn(hand(f.clone(), registry.clone(), n)));

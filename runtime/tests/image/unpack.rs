@@ -167,7 +167,10 @@ async fn no_entry_reaches_out_of_its_layer() {
         .symlink("out", outside)
         .file("out/secret", "overwritten")
         .symlink("up", "../../../../..")
-        .file("up/via-up", "x");
+        .file("up/via-up", "x")
+        .symlink("to-file", secret.to_str().unwrap())
+        .file("to-file", "overwritten")
+        .file(&format!("../../../../../..{outside}/.wh.secret"), "");
     let root = unpacked(&f, layer).await.unwrap();
     assert_eq!(fs::read_to_string(&secret).unwrap(), "untouched");
     assert!(root.join("escaped").is_file());
@@ -176,6 +179,7 @@ async fn no_entry_reaches_out_of_its_layer() {
         root.join("via-up").is_file(),
         "`..` stops at the layer's root"
     );
+    assert!(root.join("to-file").is_file(), "the link is replaced");
     let inside = root.join(outside.trim_start_matches('/')).join("secret");
     assert_eq!(
         fs::read_to_string(inside).unwrap(),

@@ -23,6 +23,61 @@ pub fn namespaces() -> cri::NamespaceOption {
     }
 }
 
+/// The configuration of a pod as a kubelet would send it; logs go below `logs`.
+pub fn pod_config(
+    name: &str,
+    namespace: &str,
+    logs: &Path,
+    cgroup_parent: &str,
+) -> cri::PodSandboxConfig {
+    let uid = format!("uid-{name}");
+    let logs = logs.join(format!("{namespace}_{name}_{uid}"));
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.to_owned(),
+            uid,
+            namespace: namespace.to_owned(),
+            attempt: 0,
+        }),
+        hostname: name.to_owned(),
+        log_directory: logs.display().to_string(),
+        annotations: [("note".to_owned(), format!("of {name}"))].into(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: cgroup_parent.to_owned(),
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// The configuration of a container of an image.
+pub fn container_config(name: &str, image: &str, command: &[&str]) -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(cri::ImageSpec {
+            image: image.to_owned(),
+            ..Default::default()
+        }),
+        command: command.iter().map(|&s| s.to_owned()).collect(),
+        log_path: format!("{name}/0.log"),
+        linux: Some(cri::LinuxContainerConfig {
+            security_context: Some(cri::LinuxContainerSecurityContext {
+                namespace_options: Some(namespaces()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
 /// One connection; clones share it.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -77,6 +132,20 @@ impl Client {
         let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
         let mut runtime = self.runtime.clone();
         runtime.remove_pod_sandbox(request).await.map(drop)
+    }
+
+    /// Asks for other CPU shares of the whole pod: `k8s-cri` lacks the call.
+    pub async fn update_pod(&self, id: &str, cpu_shares: i64) -> Result<(), Status> {
+        let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: id.to_owned(),
+            overhead: Some(proto_cri::v1::LinuxContainerResources::default()),
+            resources: Some(proto_cri::v1::LinuxContainerResources {
+                cpu_shares,
+                ..Default::default()
+            }),
+        };
+        let mut newer = self.newer.clone();
+        newer.update_pod_sandbox_resources(request).await.map(drop)
     }
 
     pub async fn pod_status(

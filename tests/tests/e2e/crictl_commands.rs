@@ -7,7 +7,7 @@ use cairn_tests::{
     Daemon,
     image::{Image, Layer},
     output::{shown, stdout},
-    registry::Registry,
+    registry::start as start_registry,
     until,
 };
 use serde_json::Value;
@@ -213,7 +213,7 @@ async fn crictl_pulls_attaches_and_forwards() {
     let daemon = Daemon::start().await;
     let host = "127.0.0.1:5000";
     let image = Image::bare("unused").layer(Layer::default().file("own", 0o644, b"pulled"));
-    let registry = Registry::start(
+    let registry = start_registry(
         &daemon.yard,
         host,
         vec![("pulled:1", image.blobs())],

@@ -18,6 +18,8 @@ use nri::{
     },
 };
 
+use crate::policy::info;
+
 const LIMIT: i64 = 40 << 20;
 
 fn evict(container: &Container, reason: &str) -> ContainerEviction {
@@ -84,74 +86,6 @@ async fn contract_c04_an_eviction_is_handed_over_before_updates_and_those_before
 }
 
 #[tokio::test]
-async fn contract_c04_updates_of_others_hold_though_the_adjustment_cannot_be_applied() {
-    let daemon = Daemon::start().await;
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
-    let pod = daemon.cri().pod("p").await;
-    let (victim, other) = two_sleepers(&pod).await;
-    let mut adjust = ContainerAdjustment::default();
-    adjust.add_rlimit("RLIMIT_NONSENSE", 1, 1);
-    let answer = CreateContainerResponse {
-        adjust: Some(adjust),
-        update: vec![limit(&other.id)],
-        evict: vec![evict(&victim, "for nothing")],
-    };
-    answers_new(&plugin, answer);
-    let config = pod.cri.container_config("new", &["true"]);
-    let error = pod.try_create(config).await.expect_err("no such limit");
-    assert!(error.message().contains("RLIMIT_NONSENSE"), "{error}");
-    // Applied before the answer, not some time later.
-    assert_eq!(memory_limit(&other).await, LIMIT);
-    victim.exited().await;
-    let undo: Vec<_> = plugin
-        .list()
-        .into_iter()
-        .filter(|l| l.ends_with(" new"))
-        .collect();
-    let expected = [
-        "CreateContainer p new",
-        "StopContainer p new",
-        "RemoveContainer p new",
-    ];
-    assert_eq!(undo, expected);
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn an_update_or_an_eviction_that_fails_costs_the_creation_nothing() {
-    let daemon = Daemon::start().await;
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
-    let pod = daemon.cri().pod("p").await;
-    let (_, other) = two_sleepers(&pod).await;
-    let nobody = "f".repeat(64);
-    let gone = ContainerEviction {
-        container_id: nobody.clone(),
-        ..Default::default()
-    };
-    let answer = CreateContainerResponse {
-        update: vec![limit(&nobody), limit(&other.id)],
-        evict: vec![gone],
-        ..Default::default()
-    };
-    answers_new(&plugin, answer);
-    pod.create("new", &["true"]).await;
-    assert_eq!(memory_limit(&other).await, LIMIT);
-    let log = daemon.log();
-    for what in ["eviction failed", "update failed"] {
-        let told = |line: &str| line.contains(what) && line.contains("10-updater");
-        let told = log.lines().any(|l| l.contains(&nobody) && told(l));
-        assert!(told, "{what} of nobody is logged with the plugin");
-    }
-    let failures = log
-        .lines()
-        .filter(|l| l.contains(" WARN ") && l.contains(&nobody));
-    for line in failures {
-        assert!(line.contains("10-updater"), "{line}");
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
     let mut daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
@@ -179,12 +113,6 @@ async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
     let victim = daemon.cri().container_by_id(&victim.id, victim.log);
     assert_eq!(says(victim.status().await), why);
     daemon.cri().pod_by_id(&pod.id, "p").end().await;
-}
-
-/// The entry of `cairn plugins --output json`.
-async fn info(daemon: &Daemon, id: &str) -> serde_json::Value {
-    let found = daemon.plugins().await.into_iter().find(|p| p["id"] == id);
-    found.unwrap_or_else(|| panic!("{id} is not in the list"))
 }
 
 /// The event log's lines that have all these words.
@@ -295,7 +223,7 @@ async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
     let cri = daemon.cri();
     let first = cri.pod("first").await;
     let before = info(&daemon, "10-brittle").await["calls"].as_u64();
-    plugin.does(Event::RunPodSandbox, Deed::Exit);
+    plugin.does(Event::RunPodSandbox, Deed::Die);
     let second = cri.pod("second").await;
     let shown = until("it is gone", || async {
         let shown = info(&daemon, "10-brittle").await;

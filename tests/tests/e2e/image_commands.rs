@@ -9,7 +9,7 @@ use cairn_tests::{
     Daemon, bins,
     image::{BUSYBOX, Image, Layer},
     output::{shown, stdout},
-    registry::{Registry, Reply, Request},
+    registry::{Reply, Request, start as start_registry},
     until,
 };
 use serde_json::Value;
@@ -90,7 +90,7 @@ async fn a_pull_takes_credentials_from_the_line_and_they_are_in_no_log() {
     let daemon = Daemon::start().await;
     let images = vec![("app:1", small("unused").blobs())];
     let id = images[0].1.id.clone();
-    let _registry = Registry::start(&daemon.yard, REGISTRY, images, guarded);
+    let _registry = start_registry(&daemon.yard, REGISTRY, images, guarded);
     let image = format!("{REGISTRY}/app:1");
     let pulled = asked(&daemon, &["image", "pull", &image, "--creds", "u:hunter2"]).await;
     assert_eq!(pulled, format!("{id} {image}\n"));
@@ -120,7 +120,7 @@ async fn a_pull_tells_how_far_it_is_by_lines_and_ends_with_its_command() {
     let blobs = Image::bare("unused").layer(layer).blobs();
     let layer = blobs.blobs[0].clone();
     assert!(layer.1.len() > 900_000, "it does not compress");
-    let registry = Registry::start(&daemon.yard, REGISTRY, vec![("slow:1", blobs)], {
+    let registry = start_registry(&daemon.yard, REGISTRY, vec![("slow:1", blobs)], {
         move |request| {
             let is_layer = request.path.contains(&layer.0);
             is_layer.then(|| Reply::Stall(layer.1.clone(), 600_000))

@@ -11,7 +11,7 @@ use cairn_tests::{
     Daemon,
     image::{BUSYBOX, Image, Layer},
     output::{shown, stdout},
-    registry::Registry,
+    registry::start as start_registry,
 };
 use serde_json::Value;
 
@@ -177,7 +177,7 @@ async fn a_repaired_image_is_not_here_and_the_next_pull_fetches_what_was_damaged
     let more = Layer::default().file("more", 0o644, b"more");
     let upon = various("unused").layer(more).blobs();
     let all = vec![("app:1", blobs), ("upon:1", upon)];
-    let _registry = Registry::start(&daemon.yard, REGISTRY, all, {
+    let _registry = start_registry(&daemon.yard, REGISTRY, all, {
         let asked = asked.clone();
         move |request| {
             asked.lock().expect("no panic").push(request.path.clone());

@@ -5,9 +5,7 @@ use std::{fs, path::Path};
 use cairn_tests::{
     Daemon, Setup, bins, cri,
     image::{Image, Layer},
-    output::shown,
 };
-use tar::EntryType;
 
 pub(crate) fn spec(reference: &str) -> cri::ImageSpec {
     cri::ImageSpec {
@@ -121,118 +119,6 @@ async fn an_image_that_a_container_uses_stays_for_it_alone() {
     assert_eq!(status(&daemon, name).await, None);
     assert_eq!(container.exec(&["cat", "/kept"]).await, "kept");
     pod.end().await;
-}
-
-#[tokio::test]
-async fn upper_layers_hide_replace_and_remove_what_lies_below() {
-    let daemon = Daemon::start().await;
-    let name = "localhost/cairn-test/layers:1";
-    let lower = Layer::default()
-        .dir("data", 0o755)
-        .file("data/replaced", 0o644, b"old")
-        .file("data/removed", 0o644, b"old")
-        .dir("data/opaque", 0o755)
-        .file("data/opaque/hidden", 0o644, b"old")
-        .dir("data/becomes-file", 0o755)
-        .file("data/becomes-file/inside", 0o644, b"old");
-    let upper = Layer::default()
-        .file("data/replaced", 0o600, b"new")
-        .file("data/.wh.removed", 0o644, b"")
-        .file("data/opaque/own", 0o644, b"new")
-        .file("data/opaque/.wh..wh..opq", 0o644, b"")
-        .file("data/becomes-file", 0o4755, b"file")
-        .symlink("data/link", "replaced")
-        .hard_link("data/hard", "data/replaced")
-        .raw(EntryType::Fifo, "data/fifo", "", 0o644, b"");
-    daemon
-        .import(&Image::busybox(name).layer(lower).layer(upper))
-        .await;
-    let pod = daemon.cri().pod("layers").await;
-    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
-    config.image = Some(spec(name));
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let names = container.sh("cd /data; ls -A . opaque").await;
-    assert_eq!(
-        names.split_whitespace().collect::<Vec<_>>(),
-        [
-            ".:",
-            "becomes-file",
-            "fifo",
-            "hard",
-            "link",
-            "opaque",
-            "replaced",
-            "opaque:",
-            "own"
-        ]
-    );
-    let shown = container.sh("cd /data; cat replaced hard link; stat -c '%a' becomes-file; test -p fifo && echo fifo").await;
-    assert_eq!(shown, "newnewnew4755\nfifo");
-    container.sh("echo written > /data/replaced").await;
-    let second = pod.sleeper("second").await;
-    assert!(
-        second.exec(&["ls", "/"]).await.contains("bin"),
-        "the image is not written to"
-    );
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn an_archive_that_climbs_out_of_its_root_touches_nothing_outside() {
-    let daemon = Daemon::start().await;
-    let outside = daemon.path("outside");
-    fs::write(&outside, "untouched").expect("a file");
-    let up = format!(
-        "{}{}",
-        "../".repeat(12),
-        outside.strip_prefix("/").expect("absolute").display()
-    );
-    let parent = Path::new(&up)
-        .parent()
-        .expect("a parent")
-        .display()
-        .to_string();
-    let absolute = outside.display().to_string();
-    let evil: [(&str, Layer); 6] = [
-        ("dots", Layer::default().file(&up, 0o644, b"evil")),
-        ("absolute", Layer::default().file(&absolute, 0o644, b"evil")),
-        (
-            "symlink",
-            Layer::default()
-                .symlink("out", &parent)
-                .file("out/outside", 0o644, b"evil"),
-        ),
-        (
-            "symlink-to-file",
-            Layer::default()
-                .symlink("out", &up)
-                .file("out", 0o644, b"evil"),
-        ),
-        (
-            "hard-link",
-            Layer::default()
-                .hard_link("inside", &up)
-                .file("inside", 0o644, b"evil"),
-        ),
-        (
-            "whiteout",
-            Layer::default().file(&format!("{}/.wh.outside", parent), 0o644, b""),
-        ),
-    ];
-    for (name, layer) in evil {
-        let file = daemon.path("evil.tar");
-        Image::busybox(&format!("localhost/cairn-test/{name}:1"))
-            .layer(layer)
-            .write(&file);
-        let done = daemon.import_file(&file).await;
-        let now = fs::read_to_string(&outside).unwrap_or_default();
-        assert_eq!(now, "untouched", "{name}: {}", shown(&done));
-    }
-    assert!(
-        daemon.cri().pods().await.is_empty(),
-        "the daemon still answers"
-    );
 }
 
 #[tokio::test]

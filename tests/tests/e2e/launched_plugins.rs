@@ -13,30 +13,6 @@ use nri::proto::Event;
 use crate::policy::{GUARD, SLOW, info, until_state};
 
 #[tokio::test]
-async fn a_launched_plugin_that_dies_is_started_again_and_told_what_there_is() {
-    let setup = Setup::default()
-        .plugin("10-phoenix", bins::peer("nri-logger"))
-        .toml("[nri.plugin.\"10-phoenix\"]\nrestart = \"on-failure\"");
-    let mut daemon = Daemon::with(setup).await;
-    let pod = daemon.cri().pod("p").await;
-    let first = until_state(&daemon, "10-phoenix", "active").await;
-    let pid = first["pid"].as_i64().expect("a pid");
-    daemon
-        .yard
-        .kill(i32::try_from(pid).expect("a pid"), 9)
-        .await;
-    let second = until("it is there again", || async {
-        let info = info(&daemon, "10-phoenix").await;
-        (info["state"] == "active" && info["pid"] != pid).then_some(info)
-    })
-    .await;
-    assert_eq!(second["kind"], "launched", "{second}");
-    assert!(second["calls"] == 0, "a new life: {second}");
-    pod.end().await;
-    assert_eq!(info(&daemon, "10-phoenix").await["calls"], 2);
-}
-
-#[tokio::test]
 async fn a_launched_plugin_that_fails_at_once_is_started_ever_later() {
     let toml = "[nri.plugin.\"10-fails\"]\nrestart = \"on-failure\"";
     let mut daemon = Daemon::new(Setup::default().toml(toml)).await;

@@ -152,37 +152,6 @@ async fn a_reopen_that_fails_makes_no_file_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_full_disk_under_the_log_does_not_stop_the_container() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("full").await;
-    let config = pod.cri.container_config(
-        "c",
-        &[
-            "sh",
-            "-c",
-            "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i+1)); done; exit 4",
-        ],
-    );
-    let log = std::path::Path::new(&pod.config.log_directory).join(&config.log_path);
-    let full = log.parent().expect("it has one");
-    fs::create_dir_all(full).expect("a directory");
-    let mut mount = daemon.yard.command("mount");
-    mount
-        .args(["-t", "tmpfs", "-o", "size=16k", "full"])
-        .arg(full);
-    let mounted = mount.output().await.expect("mount runs");
-    assert!(mounted.status.success(), "{mounted:?}");
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    assert_eq!(
-        container.exited().await.exit_code,
-        4,
-        "it wrote all, and ended as it meant to"
-    );
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn without_a_log_path_output_is_drained() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("nolog").await;

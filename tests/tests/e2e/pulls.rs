@@ -13,7 +13,7 @@ use std::{
 use cairn_tests::{
     Daemon, cri,
     image::{Image, Layer},
-    registry::{Registry, Reply},
+    registry::{Reply, start as start_registry},
     until,
 };
 
@@ -224,7 +224,7 @@ async fn a_pull_under_way_is_shown_with_its_bytes_and_ends_with_its_caller() {
     let sent = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&sent);
     let body = vec![0x1f; 300_000];
-    let registry = Registry::start(&daemon.yard, REGISTRY, vec![("slow:1", blobs)], {
+    let registry = start_registry(&daemon.yard, REGISTRY, vec![("slow:1", blobs)], {
         move |request| {
             let layer = request.path.contains("/blobs/") && seen.swap(true, Ordering::SeqCst);
             layer.then(|| Reply::Stall(body.clone(), 200_000))

@@ -1,7 +1,7 @@
-//! The sample programs of `nri/plugins` against the daemon, as they are built: some launched from its
-//! plugin directory, some connected by themselves. What they do is looked at from inside a container.
+//! The sample programs of `nri/plugins` against the daemon: each as its usage says, and what two of them do to the host and
+//! to a container. What they make of annotations and flags: `nri/plugins/tests/samples`.
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
 use cairn_tests::{
     Daemon, Setup, bins,
@@ -14,39 +14,16 @@ use cairn_tests::{
 use serde_json::Value;
 use tonic::Status;
 
-mod devices;
-mod hooks;
-mod limits;
-mod loggers;
+mod cgroups;
 mod network;
 mod usage;
-mod validator;
 
 /// How the daemon came to a plugin, in the words of `cairn plugins`.
 const LAUNCHED: &str = "launched";
 const CONNECTED: &str = "external";
 
-/// A sample that was started as one would in a shell.
-struct Sample {
-    /// In the yard's numbers.
-    pid: i32,
-    /// Its standard output and standard error.
-    log: PathBuf,
-}
-
-impl Sample {
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    async fn says(&self, part: &str) {
-        let what = format!("{} says {part:?}", self.log.display());
-        until(&what, || async { self.log().contains(part).then_some(()) }).await;
-    }
-}
-
-/// Starts a sample with these flags, and waits until the daemon has taken it as each of `ids`.
-async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str]) -> Sample {
+/// Starts a sample with these flags as one would in a shell, and waits until the daemon has taken it as each of `ids`.
+async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str]) {
     let log = daemon.path(&format!("{program}-{}.log", daemon.yard.next()));
     let mut argv = vec![
         bins::built(program).display().to_string(),
@@ -54,15 +31,11 @@ async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str
         daemon.nri_socket().display().to_string(),
     ];
     argv.extend(flags.iter().map(|flag| flag.to_string()));
-    let pid = daemon.yard.run(&argv, &[], &log).await;
-    let sample = Sample {
-        pid: pid.unwrap_or_else(|why| panic!("{program} does not start: {why}")),
-        log,
-    };
+    let started = daemon.yard.run(&argv, &[], &log).await;
+    started.unwrap_or_else(|why| panic!("{program} does not start: {why}"));
     for id in ids {
         active(daemon, id, CONNECTED).await;
     }
-    sample
 }
 
 /// Waits until `cairn plugins` lists it as active, and as come this way.
@@ -93,20 +66,6 @@ fn annotated(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> cri::PodSan
     config
 }
 
-/// Why a container of such a pod is not created; nothing of it is left.
-async fn refused(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> Status {
-    let pod = cri.try_pod(annotated(cri, name, annotations)).await;
-    let pod = pod.unwrap_or_else(|e| panic!("{annotations:?} is for containers: {e}"));
-    let error = pod
-        .try_create(cri.container_config("c", &["true"]))
-        .await
-        .err()
-        .unwrap_or_else(|| panic!("{annotations:?} is not refused"));
-    assert!(cri.containers().await.is_empty());
-    pod.end().await;
-    error
-}
-
 /// One line, with all these words.
 fn tells(error: &Status, words: &[&str]) {
     let text = error.message();
@@ -131,11 +90,6 @@ fn write(daemon: &Daemon, path: &str, text: &str) {
     let dir = path.parent().expect("a file lies somewhere");
     fs::create_dir_all(dir).expect("a directory");
     fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-}
-
-/// Reads a file of the yard; nothing if it is not there.
-fn read(daemon: &Daemon, path: &str) -> String {
-    fs::read_to_string(daemon.yard.inside(path)).unwrap_or_default()
 }
 
 /// Lets a daemon that was only furnished serve.

@@ -18,7 +18,7 @@ use cairn_tests::{
     daemon::Setup,
     image::{Image, Layer},
     plugin::Plugin,
-    registry::{Registry, listen},
+    registry::{listen, start as start_registry},
     until,
 };
 use collector::{COLLECTOR, Collector, Span, attribute};
@@ -194,7 +194,7 @@ async fn calls_without_a_trace_are_sampled_and_a_pull_shows_its_layers() {
     let daemon = Daemon::with(setup(1_000_000)).await;
     let layer = Layer::default().file("data", 0o644, b"some");
     let image = Image::bare("unused").layer(layer).blobs();
-    let _registry = Registry::start(&daemon.yard, REGISTRY, vec![("app:1", image)], |_| None);
+    let _registry = start_registry(&daemon.yard, REGISTRY, vec![("app:1", image)], |_| None);
     let collector = Collector::start(&daemon);
     let pulled = daemon
         .cairn(&["image", "pull", &format!("{REGISTRY}/app:1")])

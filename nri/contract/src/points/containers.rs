@@ -11,12 +11,11 @@ use super::{
 };
 use crate::{
     cri::SLEEPER,
-    handlers::Deed,
     journal::listed,
     look::{self, Kind},
-    plugin::{PATIENCE, Plugin},
+    plugin::{Deed, Plugin},
     point::{Point, points},
-    stage::{Stage, eventually},
+    stage::{PATIENCE, Stage, eventually},
     verdict::{Answer, Checked, done, same, that},
 };
 

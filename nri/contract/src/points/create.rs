@@ -9,10 +9,9 @@ use tonic::Code;
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    handlers::Deed,
     journal::listed,
     look,
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Hook, Stage, eventually},
     verdict::{Answer, Checked, same, that, told},
@@ -215,7 +214,7 @@ async fn evictions(s: &Stage) -> Checked {
         },
     );
     pod.created("new").await?;
-    let status = other.exited(crate::plugin::PATIENCE).await;
+    let status = other.exited(crate::stage::PATIENCE).await;
     let state = status.succeeds("ContainerStatus")?.state();
     same(
         "the state of the evicted one",

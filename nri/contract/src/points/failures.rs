@@ -14,12 +14,11 @@ use tonic::{Code, Status};
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    handlers::Deed,
     journal::listed,
-    plugin::{PATIENCE, Plugin},
+    plugin::{Deed, Plugin},
     point::{Cost, Point, points},
     raw,
-    stage::{Stage, eventually},
+    stage::{PATIENCE, Stage, eventually},
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
 
@@ -144,35 +143,47 @@ pub(super) async fn before(s: &Stage, event: Event) -> Checked<Stand> {
 }
 
 impl Stand {
-    /// The call of an event.
+    /// The call of an event, to be made or held; calls that a runtime lacks skip the point.
     pub(super) async fn call(&self, s: &Stage, event: Event) -> Checked<Result<(), Status>> {
-        let answer = match (event, &self.pod, &self.container) {
-            (Event::RunPodSandbox, ..) => s.cri().run(s.pod_config("p")).await.map(drop),
-            (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
-            (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
-            (Event::UpdatePodSandbox | Event::PostUpdatePodSandbox, Some(pod), _) => {
-                pod.update(333).await
-            }
-            (Event::CreateContainer | Event::PostCreateContainer, Some(pod), _) => {
-                pod.create("c", &SLEEPER).await.map(drop)
-            }
-            (Event::StartContainer | Event::PostStartContainer, _, Some(c)) => c.start().await,
-            (Event::UpdateContainer | Event::PostUpdateContainer, _, Some(c)) => {
-                let change = testkit::cri::LinuxContainerResources {
-                    cpu_shares: 300,
-                    ..Default::default()
-                };
-                c.update(change).await
-            }
-            (Event::StopContainer, _, Some(c)) => c.stop().await,
-            (Event::RemoveContainer, _, Some(c)) => c.remove().await,
-            _ => return miss("a life that leads to the event", format!("{event:?}: none")),
-        };
-        match answer {
+        match self.calls(s, event).await {
             Err(status) if status.code() == Code::Unimplemented => {
                 skip("the CRI call UpdatePodSandboxResources")
             }
             answer => Ok(answer),
+        }
+    }
+
+    /// As [`Stand::call`], as the runtime answers it.
+    pub(super) fn calls(
+        &self,
+        s: &Stage,
+        event: Event,
+    ) -> impl Future<Output = Result<(), Status>> + Send + use<> {
+        let (cri, config) = (s.cri(), s.pod_config("p"));
+        let (pod, container) = (self.pod.clone(), self.container.clone());
+        async move {
+            match (event, &pod, &container) {
+                (Event::RunPodSandbox, ..) => cri.run(config).await.map(drop),
+                (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
+                (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
+                (Event::UpdatePodSandbox | Event::PostUpdatePodSandbox, Some(pod), _) => {
+                    pod.update(333).await
+                }
+                (Event::CreateContainer | Event::PostCreateContainer, Some(pod), _) => {
+                    pod.create("c", &SLEEPER).await.map(drop)
+                }
+                (Event::StartContainer | Event::PostStartContainer, _, Some(c)) => c.start().await,
+                (Event::StopContainer, _, Some(c)) => c.stop().await,
+                (Event::RemoveContainer, _, Some(c)) => c.remove().await,
+                (_, _, Some(c)) => {
+                    let change = testkit::cri::LinuxContainerResources {
+                        cpu_shares: 300,
+                        ..Default::default()
+                    };
+                    c.update(change).await
+                }
+                _ => Err(Status::internal(format!("no life leads to {event:?}"))),
+            }
         }
     }
 }

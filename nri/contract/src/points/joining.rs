@@ -11,8 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     cri::SLEEPER,
-    handlers::Deed,
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::Stage,
     verdict::{Answer, Checked, miss, same, that},

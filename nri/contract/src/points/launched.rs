@@ -9,7 +9,6 @@ use super::{
     restarts::{restart, started_with, waiting},
 };
 use crate::{
-    cri::SLEEPER,
     point::{Cost, Point, points},
     restart::With,
     stage::{Stage, eventually},
@@ -25,35 +24,25 @@ type Row = (
     &'static [&'static str],
 );
 
-const TABLE: [Row; 8] = [
-    (
-        "G-13",
-        Event::RunPodSandbox,
-        &[],
-        &["StopPodSandbox p", "RemovePodSandbox p"],
-    ),
-    (
-        "G-14",
-        Event::CreateContainer,
-        &["p"],
-        &["StopContainer p/c", "RemoveContainer p/c"],
-    ),
+const ROLLED_BACK: &[&str] = &["StopPodSandbox p", "RemovePodSandbox p"];
+const UNDONE: &[&str] = &["StopContainer p/c", "RemoveContainer p/c"];
+const BOTH: &[&str] = &["p", "p/c"];
+
+#[rustfmt::skip]
+const TABLE: [Row; 13] = [
+    ("G-13", Event::RunPodSandbox, &[], ROLLED_BACK),
+    ("G-14", Event::CreateContainer, &["p"], UNDONE),
     ("G-15", Event::StopPodSandbox, &["p"], &["StopPodSandbox p"]),
-    (
-        "G-16",
-        Event::RemovePodSandbox,
-        &[],
-        &["RemovePodSandbox p"],
-    ),
-    (
-        "G-17",
-        Event::RemoveContainer,
-        &["p"],
-        &["RemoveContainer p/c"],
-    ),
+    ("G-16", Event::RemovePodSandbox, &[], &["RemovePodSandbox p"]),
+    ("G-17", Event::RemoveContainer, &["p"], &["RemoveContainer p/c"]),
     ("G-19", Event::StopContainer, &["p"], &["StopContainer p/c"]),
-    ("G-20", Event::StartContainer, &["p", "p/c"], &[]),
-    ("G-21", Event::UpdateContainer, &["p", "p/c"], &[]),
+    ("G-20", Event::StartContainer, BOTH, &[]),
+    ("G-21", Event::UpdateContainer, BOTH, &[]),
+    ("G-21", Event::PostCreateContainer, BOTH, &[]),
+    ("G-21", Event::PostStartContainer, BOTH, &[]),
+    ("G-21", Event::PostUpdateContainer, BOTH, &[]),
+    ("G-21", Event::UpdatePodSandbox, &["p"], &[]),
+    ("G-21", Event::PostUpdatePodSandbox, &["p"], &[]),
 ];
 
 pub(super) fn points() -> Vec<Point> {
@@ -69,8 +58,13 @@ pub(super) fn points() -> Vec<Point> {
         let title = format!(
             "killed in {event:?}: a launched plugin is told {what}, before any call is answered"
         );
+        let id = match event {
+            Event::UpdateContainer => "G-21/told-by-the-next-one".to_owned(),
+            _ if guarantee == "G-21" => format!("G-21/{}", nri::mask::event_name(event)),
+            _ => format!("{guarantee}/told-by-the-next-one"),
+        };
         points.push(Point::new(
-            format!("{guarantee}/told-by-the-next-one"),
+            id,
             title,
             Cost::Restart,
             move |stage| async move { told_next(&stage, event, listed, told).await },
@@ -83,20 +77,7 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
     let witness = Witness::of(s).await?;
     let blocker = s.plugin("10", "a").await?;
     let stand = before(s, event).await?;
-    let (cri, config) = (s.cri(), s.pod_config("p"));
-    let call = async move {
-        match (event, &stand.pod, &stand.container) {
-            (Event::RunPodSandbox, ..) => cri.run(config).await.map(drop),
-            (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
-            (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
-            (Event::CreateContainer, Some(pod), _) => pod.create("c", &SLEEPER).await.map(drop),
-            (Event::StartContainer, _, Some(c)) => c.start().await,
-            (Event::StopContainer, _, Some(c)) => c.stop().await,
-            (Event::RemoveContainer, _, Some(c)) => c.remove().await,
-            (_, _, Some(c)) => c.update(Default::default()).await,
-            _ => Ok(()),
-        }
-    };
+    let call = stand.calls(s, event);
     let hook = s.hold(&blocker, event, of(event), call).await?;
     restart(s).await?;
     // The runtime has answered: what it had to tell is told.
@@ -111,7 +92,17 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
         life.events == told,
         format!("then it is told {told:?}"),
         format!("{:?}", life.events),
-    )
+    )?;
+    if life.listed == BOTH {
+        let containers = s.cri().containers().await.succeeds("ListContainers")?;
+        let expected = match event {
+            Event::StartContainer | Event::PostCreateContainer => ContainerState::ContainerCreated,
+            _ => ContainerState::ContainerRunning,
+        };
+        let state = containers.first().map(testkit::cri::Container::state);
+        same("the container's state", Some(expected), state)?;
+    }
+    Ok(())
 }
 
 async fn exit_meanwhile(s: &Stage) -> Checked {
@@ -140,13 +131,16 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     let state = s.cri().container(&container.id).state().await;
     let state = state.succeeds("ContainerStatus")?;
     same("its state", ContainerState::ContainerExited, state)?;
+    restart(s).await?;
+    let again = witness.last_life();
+    same("events after another restart", 0, again.events.len())?;
     let pod = s.cri().pod(pod.id, pod.config);
     pod.ends().await?;
     let stops = witness.last_life().events;
     let stops = stops.iter().filter(|line| **line == told[0]);
     same(
-        "StopContainer events of p/c until its removal",
-        1,
+        "StopContainer events of p/c from then to its removal",
+        0,
         stops.count(),
     )
 }

@@ -6,9 +6,9 @@ use nri::proto::Event;
 
 use crate::{
     cri::SLEEPER,
-    plugin::{PATIENCE, Plugin},
+    plugin::Plugin,
     point::{Point, points},
-    stage::Stage,
+    stage::{PATIENCE, Stage},
     verdict::{Answer, Checked, miss, same},
 };
 

@@ -7,9 +7,9 @@ use tonic::Code;
 
 use crate::{
     cri::Pod,
-    handlers::Deed,
     journal::listed,
     look,
+    plugin::Deed,
     point::{Point, points},
     stage::Stage,
     verdict::{Answer, Checked, same, skip, that},

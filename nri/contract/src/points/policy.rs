@@ -4,10 +4,9 @@ use nri::proto::{Event, FailurePolicy};
 
 use super::failures::{Class, EVENTS, SILENT, before, of, pair};
 use crate::{
-    handlers::Deed,
-    plugin::PATIENCE,
+    plugin::Deed,
     point::{Cost, Point, points},
-    stage::Stage,
+    stage::{PATIENCE, Stage},
     verdict::{Answer, Checked, same, skip, that},
 };
 

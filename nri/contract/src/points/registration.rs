@@ -6,12 +6,11 @@ use nri::{proto::Event, stub::Protocol};
 use testkit::raw::Raw;
 
 use crate::{
-    handlers::Deed,
     journal::listed,
-    plugin::PATIENCE,
+    plugin::Deed,
     point::{Point, points},
     raw,
-    stage::{Stage, eventually},
+    stage::{PATIENCE, Stage, eventually},
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 

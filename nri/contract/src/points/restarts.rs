@@ -163,7 +163,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let cri = s.cri();
     let container = cri.container(&container.id);
-    let status = container.exited(crate::plugin::PATIENCE).await;
+    let status = container.exited(crate::stage::PATIENCE).await;
     let status = status.succeeds("ContainerStatus")?;
     same("its state", ContainerState::ContainerExited, status.state())?;
     same("its exit code", 3, status.exit_code)?;
@@ -201,20 +201,7 @@ async fn killed_in(s: &Stage, event: Event) -> Checked {
     command(s)?;
     let first = s.plugin("10", "a").await?;
     let stand = before(s, event).await?;
-    let (cri, config) = (s.cri(), s.pod_config("p"));
-    let (pod, container) = (stand.pod.clone(), stand.container.clone());
-    let call = async move {
-        match (event, &pod, &container) {
-            (Event::RunPodSandbox, ..) => cri.run(config).await.map(drop),
-            (Event::StopPodSandbox, Some(pod), _) => pod.stop().await,
-            (Event::RemovePodSandbox, Some(pod), _) => pod.remove().await,
-            (Event::CreateContainer, Some(pod), _) => pod.create("c", &SLEEPER).await.map(drop),
-            (Event::StartContainer, _, Some(c)) => c.start().await,
-            (Event::RemoveContainer, _, Some(c)) => c.remove().await,
-            (_, _, Some(c)) => c.update(Default::default()).await,
-            _ => Ok(()),
-        }
-    };
+    let call = stand.calls(s, event);
     let hook = s.hold(&first, event, of(event), call).await?;
     let id = hook.seen.pod.id.clone();
     restart(s).await?;

@@ -8,10 +8,9 @@ use tonic::Code;
 
 use crate::{
     cri::{Pod, SLEEPER, namespace_options},
-    handlers::Deed,
     journal::listed,
     look::{self, Kind},
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, eventually, one_line_with},
     verdict::{Answer, Checked, done, miss, same, skip, that, told},
@@ -217,6 +216,8 @@ async fn no_container(s: &Stage) -> Checked {
     let hook = s.hold_run(&plugin, config.clone()).await?;
     let early = s.cri().pod(hook.seen.pod.id.clone(), config);
     early.create("c", &SLEEPER).await.fails("CreateContainer")?;
+    let listed = s.cri().containers().await.succeeds("ListContainers")?;
+    same("containers listed", 0, listed.len())?;
     hook.passes("RunPodSandbox").await?;
     same(
         "CreateContainer events",

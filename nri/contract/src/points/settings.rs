@@ -15,12 +15,11 @@ use super::{
 };
 use crate::{
     cri::{Container, SLEEPER},
-    handlers::Deed,
     journal::listed,
-    plugin::{PATIENCE, Plugin, Wanted},
+    plugin::{Deed, Plugin, Wanted},
     point::{Point, points},
     restart::With,
-    stage::{Stage, eventually},
+    stage::{PATIENCE, Stage, eventually},
     verdict::{Answer, Checked, same, that, told},
 };
 

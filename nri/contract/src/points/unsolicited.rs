@@ -9,9 +9,9 @@ use testkit::cri::ContainerState;
 use super::create::{is_limited, limit};
 use crate::{
     cri::{Container, SLEEPER},
-    plugin::{PATIENCE, Plugin},
+    plugin::Plugin,
     point::{Point, points},
-    stage::Stage,
+    stage::{PATIENCE, Stage},
     verdict::{Answer, Checked, miss, same, that, told},
 };
 

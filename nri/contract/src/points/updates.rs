@@ -8,10 +8,9 @@ use testkit::cri::LinuxContainerResources;
 
 use super::create::{LIMIT, is_limited, limit, memory_of, pid_of};
 use crate::{
-    handlers::Deed,
     journal::listed,
     look,
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, one_line_with},
     verdict::{Answer, Checked, same, that},

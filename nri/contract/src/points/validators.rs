@@ -7,8 +7,7 @@ use nri::{
 
 use crate::{
     cri::SLEEPER,
-    handlers::Deed,
-    plugin::Plugin,
+    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, one_line_with},
     verdict::{Answer, Checked, miss, same, that, told},

@@ -17,8 +17,11 @@ async fn the_differ_tells_what_plugins_between_its_indices_change() {
 
     let flags = ["-idx", "50", "-env", "DEMO=1", "-args", "sleep 5"];
     world.run(DEMO, &flags, &["50-demo-adjuster"]).await;
+    let flags = ["-idx", "95", "-env", "BEYOND=1"];
+    world.run(DEMO, &flags, &["95-demo-adjuster"]).await;
     world.create(pod(&[]), container()).await.expect("no veto");
     let text = world.read("log");
+    assert!(!text.contains("BEYOND"), "{text}");
     let about = "differ: CreateContainer pod0-id ctr0-id: 05..90: container.";
     for told in [
         "args[0]: \"/bin/sh\" -> \"sleep\"",

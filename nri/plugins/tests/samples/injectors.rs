@@ -119,6 +119,13 @@ async fn the_device_injector_takes_the_nearest_annotation_old_or_new() {
         .await
         .expect("another container's");
     assert_eq!(merged.adjust.strip(), None);
+    // The older domain is known for all but sysctls.
+    let old = pod(&[
+        ("io-priority.nri.io", "{class: IOPRIO_CLASS_IDLE}"),
+        ("sysctl.nri.io", "{net.core.somaxconn: '257'}"),
+    ]);
+    let made = linux(&world.create(old, container()).await.expect("well-formed"));
+    assert!(made.io_priority.is_some() && made.sysctl.is_empty());
 }
 
 #[tokio::test]
@@ -147,11 +154,22 @@ async fn the_device_injector_refuses_what_it_does_not_understand() {
         ),
         ("memory-policy.noderesource.dev", "{mode: MPOL_X}", "MPOL_X"),
         ("sysctl.noderesource.dev", "[a]", "sysctl"),
+        (
+            "devices.noderesource.dev",
+            "- {path: /dev/x\n- more",
+            "devices",
+        ),
+        (
+            "mounts.noderesource.dev",
+            "[a, b]",
+            "mounts.noderesource.dev",
+        ),
     ] {
         let refused = world.create(pod(&[(key, value)]), container()).await;
         let refused = refused.expect_err(value);
         assert!(refused.contains(told), "{refused}");
         assert!(refused.contains("10-device-injector"), "{refused}");
+        assert!(!refused.contains('\n'), "{refused}");
     }
     let odd = pod(&[("io-priority.noderesource.dev", "{class: FAST}")]);
     let merged = world

@@ -96,6 +96,8 @@ async fn the_logger_leaves_its_mark_where_it_is_told() {
     let mark = merged.adjust.env[0].value.clone();
     assert!(mark.starts_with("logger-pid-"), "{mark}");
     assert_eq!(merged.adjust.annotations["seen"], mark);
+    let text = world.read("log");
+    assert!(text.contains("CreateContainer:   id: ctr0-id\n"), "{text}");
 
     let second = [
         "-idx",
@@ -159,7 +161,7 @@ async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_run
 
 #[tokio::test]
 async fn the_network_logger_tells_namespace_and_addresses() {
-    let mut world = World::start().await;
+    let mut world = World::begin(vec![pod(&[])], |_| {}).await;
     let log = world.path("log");
     let flags = ["-idx", "10", "-log-file", &log];
     let program = env!("CARGO_BIN_EXE_network-logger");
@@ -170,12 +172,17 @@ async fn the_network_logger_tells_namespace_and_addresses() {
     on_host.ips.clear();
     world.nri.stop_pod_sandbox(on_host.clone()).await;
     world.nri.remove_pod_sandbox(on_host).await;
+    world.nri.shutdown("the test ends").await;
+    let over = |world: &World| world.read("log").contains("Shutdown: ");
+    world.until("it is told of the end", over).await;
     let expected = "\
+network-logger: Synchronize: default/pod0: /run/netns/pod0, addresses 10.0.0.7
 network-logger: RunPodSandbox: default/pod0: /run/netns/pod0, addresses 10.0.0.7
 network-logger: StopPodSandbox: default/pod0: network of the host, no address
 network-logger: RemovePodSandbox: default/pod0: network gone, no address
 ";
-    assert_eq!(world.read("log"), expected);
+    let text = world.read("log");
+    assert!(text.starts_with(expected), "{text}");
 }
 
 #[tokio::test]
@@ -187,4 +194,36 @@ async fn the_template_handles_everything_and_changes_nothing() {
     let info = world.nri.plugins().remove(0);
     assert_eq!(info.events, nri::EventMask::ALL);
     assert_eq!((info.calls, info.errors), (14, 0));
+}
+
+#[tokio::test]
+async fn a_launched_template_says_its_configuration_and_every_event() {
+    let world = World::start_with(|dir| {
+        for folder in ["plugins", "conf.d"] {
+            std::fs::create_dir(dir.join(folder)).expect("a folder");
+        }
+        // A launched plugin has no standard error; a script gives it one. Not written by us: see `write_program`.
+        let (program, log) = (env!("CARGO_BIN_EXE_template"), dir.join("log"));
+        let script = format!("#!/bin/sh\nexec {program} 2>>{}\n", log.display());
+        let file = dir.join("plugins/10-template");
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", r#"printf %s "$1" >"$0" && chmod 755 "$0""#]);
+        let written = shell.arg(file).arg(script).status();
+        assert!(written.expect("a shell").success());
+        std::fs::write(dir.join("conf.d/10-template.conf"), "cfgParam1: hello\n").expect("a file");
+    })
+    .await;
+    let joined = |world: &World| world.read("log").contains("0 pods, 0 containers");
+    world.until("it has joined", joined).await;
+    life(&world).await;
+    let text = world.read("log");
+    let lines: Vec<_> = text
+        .lines()
+        .filter_map(|l| l.strip_prefix("template: "))
+        .collect();
+    assert!(lines[0].starts_with("configured by test"), "{text}");
+    assert!(lines[0].ends_with("cfgParam1 = \"hello\""), "{text}");
+    let events = lines[2..].iter().filter_map(|l| l.split(' ').next());
+    let events: std::collections::BTreeSet<_> = events.collect();
+    assert_eq!((lines.len(), events.len()), (16, 14), "{text}");
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use nri::proto::Event;
+use nri::proto::{Event, OptionalInt64};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::world::{World, container, pod};
@@ -125,6 +125,11 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
     world.write("answer", r#"{"plugin": "old", "error": "no room"}"#);
     let mut ctr = container();
     ctr.pid = 77;
+    ctr.annotations.insert("mark".into(), "of ctr0".into());
+    let linux = ctr.linux.get_or_insert_default();
+    linux.cgroups_path = "/pods/ctr0".into();
+    let memory = linux.resources.get_or_insert_default();
+    memory.memory.get_or_insert_default().limit = Some(OptionalInt64 { value: 64 << 20 });
     let refused = world
         .nri
         .start_container(pod(&[]), ctr.clone())
@@ -135,6 +140,9 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
     let last: serde_json::Value =
         serde_json::from_str(last.lines().last().expect("asked")).expect("JSON");
     assert_eq!((&last["id"], &last["pid"]), (&"ctr0-id".into(), &77.into()));
+    assert_eq!(last["spec"]["resources"]["memory"]["limit"], 64 << 20);
+    assert_eq!(last["spec"]["annotations"]["mark"], "of ctr0");
+    assert_eq!(last["spec"]["cgroupsPath"], "/pods/ctr0");
     world.write("answer", "junk");
     let refused = world
         .nri
@@ -149,6 +157,18 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
         nri::Outcome::Answered,
         "only logged"
     );
+    world.nri.stop_pod_sandbox(pod(&[])).await;
+    world.nri.remove_pod_sandbox(pod(&[])).await;
+    let told: Vec<serde_json::Value> = world
+        .read("asked")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let deleted: Vec<_> = told.iter().filter(|a| a["state"] == "delete").collect();
+    let ids: Vec<_> = deleted.iter().map(|a| &a["id"]).collect();
+    assert_eq!(ids.first(), Some(&&"ctr0-id".into()), "{told:?}");
+    assert_eq!(ids.last(), Some(&&"pod0-id".into()), "{told:?}");
+    assert!(told.iter().all(|a| a["sandboxID"] == "pod0-id"), "{told:?}");
 }
 
 #[tokio::test]

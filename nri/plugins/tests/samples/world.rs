@@ -17,11 +17,14 @@ use nri::{
     },
 };
 
-struct Runtime;
+struct Runtime(Vec<PodSandbox>);
 
 impl Source for Runtime {
     fn snapshot(&self) -> Snapshot {
-        Snapshot::default()
+        Snapshot {
+            pods: self.0.clone(),
+            ..Snapshot::default()
+        }
     }
 
     fn update(&self, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
@@ -56,6 +59,11 @@ impl World {
 
     /// Starts it with what `prepare` puts into folders `plugins` and `conf.d`.
     pub(crate) async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
+        Self::begin(Vec::new(), prepare).await
+    }
+
+    /// As [`World::start_with`], with these pods in its lists.
+    pub(crate) async fn begin(pods: Vec<PodSandbox>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         prepare(dir.path());
         let mut settings = nri::Settings {
@@ -72,7 +80,7 @@ impl World {
             .plugin_dir(dir.path().join("plugins"))
             .plugin_config_dir(dir.path().join("conf.d"))
             .request_timeout(Duration::from_secs(10))
-            .source(Arc::new(Runtime));
+            .source(Arc::new(Runtime(pods)));
         Self {
             nri: nri.start().await.expect("the runtime starts"),
             dir,

@@ -157,19 +157,8 @@ pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
 /// UpdatePodSandboxResources.
 pub(crate) async fn update(link: &Link, pod: &Pod, cpu_shares: i64) {
     let Some(id) = pod.id.clone() else { return };
-    let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
-        pod_sandbox_id: id,
-        resources: Some(proto_cri::v1::LinuxContainerResources {
-            cpu_shares,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
     let (subject, manner) = (&pod.subject, Manner::default());
-    let update = async |cri: Cri| {
-        let mut newer = cri.client.newer;
-        newer.update_pod_sandbox_resources(request).await
-    };
+    let update = async |cri: Cri| cri.client.update_pod(&id, cpu_shares).await;
     link.call(Op::UpdateResources, subject, manner, update)
         .await;
 }

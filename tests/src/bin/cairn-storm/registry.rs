@@ -2,9 +2,8 @@
 //! occur during pulls. It runs in the yard in its own process.
 
 use std::{
-    fs,
-    io::{self, BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
+    fs, io,
+    net::TcpListener,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -12,6 +11,7 @@ use std::{
 
 use cairn_tests::{
     image::{Image, Layer},
+    registry::{Registry, Reply, Request},
     rng::Rng,
 };
 
@@ -71,93 +71,39 @@ pub(crate) fn furnish(dir: &Path, clients: u32, seed: u64) -> io::Result<()> {
 /// When it cannot listen.
 pub(crate) fn serve(dir: &Path) -> io::Result<()> {
     let listener = TcpListener::bind(ADDRESS)?;
-    for stream in listener.incoming() {
-        let (stream, dir) = (stream?, dir.to_owned());
-        // Clients often leave during an answer.
-        thread::spawn(move || drop(connection(stream, &dir)));
-    }
-    Ok(())
-}
-
-/// Requests of one connection, in sequence.
-fn connection(mut stream: TcpStream, dir: &Path) -> io::Result<()> {
-    let mut lines = BufReader::new(stream.try_clone()?);
+    let dir = dir.to_owned();
+    let _registry = Registry::start(listener, Vec::new(), move |asked| Some(answer(&dir, asked)));
     loop {
-        let mut request = String::new();
-        if lines.read_line(&mut request)? == 0 {
-            return Ok(());
-        }
-        let mut from = 0;
-        loop {
-            let mut header = String::new();
-            if lines.read_line(&mut header)? == 0 {
-                return Ok(());
-            }
-            let header = header.trim().to_ascii_lowercase();
-            if header.is_empty() {
-                break;
-            }
-            if let Some(range) = header.strip_prefix("range: bytes=") {
-                from = range.trim_end_matches('-').parse().unwrap_or(0);
-            }
-        }
-        let mut words = request.split_whitespace();
-        let (method, path) = (
-            words.next().unwrap_or_default(),
-            words.next().unwrap_or_default(),
-        );
-        answer(&mut stream, dir, method, path, from)?;
+        thread::park();
     }
 }
 
-fn answer(
-    stream: &mut TcpStream,
-    dir: &Path,
-    method: &str,
-    path: &str,
-    from: usize,
-) -> io::Result<()> {
-    if path == "/v2/" {
-        return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+fn answer(dir: &Path, asked: &Request) -> Reply {
+    let found =
+        find(dir, &asked.path).and_then(|(file, kind)| Some((fs::read(&file).ok()?, file, kind)));
+    match found {
+        None if asked.path == "/v2/" => Reply::Full(200, Vec::new(), b"{}".into()),
+        None => Reply::Full(404, Vec::new(), Vec::new()),
+        Some((bytes, file, MANIFEST)) => {
+            let digest = file.file_name().unwrap_or_default().to_string_lossy();
+            let digest = format!("Docker-Content-Digest: {digest}");
+            Reply::Full(
+                200,
+                vec![format!("Content-Type: {MANIFEST}"), digest],
+                bytes,
+            )
+        }
+        Some((bytes, ..)) => {
+            let rest = bytes.get(asked.from().unwrap_or(0)..).unwrap_or_default();
+            Reply::Trickle(rest.to_vec(), 64 << 10, Duration::from_millis(2))
+        }
     }
-    let Some((file, kind)) = find(dir, path) else {
-        return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    };
-    let bytes = fs::read(&file)?;
-    let digest = file.file_name().unwrap_or_default().to_string_lossy();
-    let part = bytes.get(from..).unwrap_or_default();
-    let status = if from > 0 {
-        "206 Partial Content"
-    } else {
-        "200 OK"
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nDocker-Content-Digest: {digest}\r\n",
-        part.len()
-    )?;
-    if from > 0 {
-        let last = bytes.len() - 1;
-        write!(
-            stream,
-            "Content-Range: bytes {from}-{last}/{}\r\n",
-            bytes.len()
-        )?;
-    }
-    stream.write_all(b"\r\n")?;
-    if method == "HEAD" {
-        return Ok(());
-    }
-    for piece in part.chunks(64 << 10) {
-        stream.write_all(piece)?;
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
 }
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The file that answers a path, and its media type.
 fn find(dir: &Path, path: &str) -> Option<(PathBuf, &'static str)> {
-    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
     let blob = |digest: &str| Some(dir.join("blobs").join(digest)).filter(|file| file.is_file());
     let rest = path.strip_prefix("/v2/")?;
     if rest.contains("..") {

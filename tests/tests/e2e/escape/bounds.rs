@@ -7,7 +7,7 @@ use cairn_tests::{
     image::{Image, Layer},
     look,
     output::shown,
-    registry::{Registry, Reply},
+    registry::{Reply, start as start_registry},
     until,
 };
 use serde_json::json;
@@ -245,7 +245,7 @@ async fn fifty_hostile_pulls_at_once_leave_the_daemon_small() {
     let documents = greedy();
     let kinds = documents.len();
     // By turns: all of it; all but the last byte, for ever; without end; an error of the same length.
-    let registry = Registry::start(&daemon.yard, OWN, vec![], move |request| {
+    let registry = start_registry(&daemon.yard, OWN, vec![], move |request| {
         let rest = request.path.strip_prefix("/v2/hostile")?;
         let (n, what) = rest.split_once('/')?;
         let n: usize = n.parse().ok()?;

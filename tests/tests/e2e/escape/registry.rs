@@ -5,7 +5,7 @@ use std::fs;
 use cairn_tests::{
     Daemon, Setup, cri,
     image::{Image, Layer},
-    registry::{Registry, Reply, Request},
+    registry::{Registry, Reply, Request, start as start_registry},
 };
 
 const OWN: &str = "127.0.0.1:5001";
@@ -73,7 +73,7 @@ async fn an_image_that_is_here_is_given_to_nobody_whom_its_registry_refuses() {
     let daemon = Daemon::start().await;
     let held = image("private").blobs();
     let manifest = held.manifest.clone();
-    let registry = Registry::start(&daemon.yard, OWN, vec![("private:1", held)], guarded);
+    let registry = start_registry(&daemon.yard, OWN, vec![("private:1", held)], guarded);
     let by_tag = format!("{OWN}/private:1");
     let by_digest = format!("{OWN}/private@{manifest}");
     let id = pull(&daemon, &by_tag, Some(password())).await;
@@ -101,7 +101,7 @@ async fn an_image_that_is_here_is_given_to_nobody_whom_its_registry_refuses() {
 #[tokio::test]
 async fn a_mirror_is_not_shown_the_registrys_credentials() {
     let daemon = Daemon::start().await;
-    let mirror = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+    let mirror = start_registry(&daemon.yard, FOREIGN, vec![], |request| {
         // By turns for the password itself, and for a token at a service of its own.
         Some(match request.path.contains("basic") {
             _ if request.path.starts_with("/token") => {
@@ -113,7 +113,7 @@ async fn a_mirror_is_not_shown_the_registrys_credentials() {
     });
     let names = ["basic:1", "token:1"];
     let images = names.map(|name| (name, image("mirrored").blobs()));
-    let registry = Registry::start(&daemon.yard, OWN, images.into(), |request| {
+    let registry = start_registry(&daemon.yard, OWN, images.into(), |request| {
         (request.header("authorization").is_empty() && !request.path.starts_with("/token"))
             .then(|| bearer(&format!("http://{OWN}/token")))
             .or_else(|| {
@@ -150,8 +150,8 @@ async fn a_mirror_is_not_shown_the_registrys_credentials() {
 async fn a_mirror_is_shown_credentials_that_were_given_for_it() {
     let daemon = Daemon::start().await;
     let held = vec![("mirrored:1", image("mirrored").blobs())];
-    let mirror = Registry::start(&daemon.yard, FOREIGN, held, guarded);
-    let registry = Registry::start(&daemon.yard, OWN, vec![], |_| None);
+    let mirror = start_registry(&daemon.yard, FOREIGN, held, guarded);
+    let registry = start_registry(&daemon.yard, OWN, vec![], |_| None);
     let dir = daemon.path("certs/127.0.0.1_5001_");
     fs::create_dir_all(&dir).expect("a directory");
     let hosts = format!("server = \"http://{OWN}\"\n[host.\"http://{FOREIGN}\"]\n");
@@ -169,7 +169,7 @@ async fn a_mirror_is_shown_credentials_that_were_given_for_it() {
 #[tokio::test]
 async fn who_is_behind_a_redirect_cannot_ask_for_credentials() {
     let daemon = Daemon::start().await;
-    let thief = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+    let thief = start_registry(&daemon.yard, FOREIGN, vec![], |request| {
         Some(if request.path.starts_with("/token") {
             Reply::Full(200, vec![], br#"{"token":"t"}"#.into())
         } else {
@@ -177,7 +177,7 @@ async fn who_is_behind_a_redirect_cannot_ask_for_credentials() {
         })
     });
     let held = image("redirected").blobs();
-    let registry = Registry::start(&daemon.yard, OWN, vec![("r:1", held)], |request| {
+    let registry = start_registry(&daemon.yard, OWN, vec![("r:1", held)], |request| {
         let to = format!("Location: http://{FOREIGN}{}", request.path);
         let blob = request.path.contains("/blobs/");
         blob.then(|| Reply::Full(307, vec![to], vec![]))
@@ -200,11 +200,11 @@ async fn who_is_behind_a_redirect_cannot_ask_for_credentials() {
 /// A registry that sends its users to a token service at `FOREIGN`, and that service.
 fn with_foreign_tokens(daemon: &Daemon) -> (Registry, Registry) {
     let held = image("tokens").blobs();
-    let registry = Registry::start(&daemon.yard, OWN, vec![("t:1", held)], |request| {
+    let registry = start_registry(&daemon.yard, OWN, vec![("t:1", held)], |request| {
         (request.header("authorization") != "Bearer good")
             .then(|| bearer(&format!("http://{FOREIGN}/token")))
     });
-    let service = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+    let service = start_registry(&daemon.yard, FOREIGN, vec![], |request| {
         let token = if request.shows(&SECRETS) {
             "good"
         } else {
@@ -257,13 +257,13 @@ async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured()
 #[tokio::test]
 async fn credentials_do_not_come_back_after_a_redirect_has_led_away() {
     let daemon = Daemon::start().await;
-    let away = Registry::start(&daemon.yard, FOREIGN, vec![], |request| {
+    let away = start_registry(&daemon.yard, FOREIGN, vec![], |request| {
         let back = format!("Location: http://{OWN}/chosen{}", request.path);
         Some(Reply::Full(307, vec![back], vec![]))
     });
     let held = image("back").blobs();
     let blobs = held.blobs.clone();
-    let registry = Registry::start(&daemon.yard, OWN, vec![("r:1", held)], move |request| {
+    let registry = start_registry(&daemon.yard, OWN, vec![("r:1", held)], move |request| {
         if request.path.starts_with("/chosen") {
             let blob = blobs
                 .iter()
@@ -319,7 +319,7 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
     let daemon = Daemon::start().await;
     let addresses = ["198.51.100.7/32", "198.51.100.8/32", "169.254.169.254/32"];
     elsewhere(&daemon, &addresses).await;
-    let inside = Registry::start(&daemon.yard, "0.0.0.0:7000", vec![], |_| {
+    let inside = start_registry(&daemon.yard, "0.0.0.0:7000", vec![], |_| {
         Some(Reply::Full(200, vec![], br#"{"token":"secret"}"#.into()))
     });
     let targets = || HERE.iter().map(|(target, _)| *target).enumerate();
@@ -332,7 +332,7 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
         .collect();
     images.push(("fine:1", image("x").blobs()));
     let led = image("led").blobs();
-    let registry = Registry::start(&daemon.yard, ELSEWHERE, images, move |request| {
+    let registry = start_registry(&daemon.yard, ELSEWHERE, images, move |request| {
         if request.path.starts_with("/v2/fine/") {
             let anonymous = request.header("authorization").is_empty();
             return anonymous.then(|| bearer("http://198.51.100.8:7000/token"));
@@ -364,12 +364,12 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
     drop(registry);
 
     // A registry of this machine, which may name its like, does not lend that to whom it leads to.
-    let near = Registry::start(&daemon.yard, OWN, vec![("led:1", led)], |request| {
+    let near = start_registry(&daemon.yard, OWN, vec![("led:1", led)], |request| {
         let to = format!("Location: http://198.51.100.8:7001{}", request.path);
         let blob = request.path.contains("/blobs/");
         blob.then(|| Reply::Full(307, vec![to], vec![]))
     });
-    let away = Registry::start(&daemon.yard, "198.51.100.8:7001", vec![], |request| {
+    let away = start_registry(&daemon.yard, "198.51.100.8:7001", vec![], |request| {
         let to = format!("Location: http://127.0.0.1:7000{}", request.path);
         Some(Reply::Full(307, vec![to], vec![]))
     });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cairn_tests::{
     Daemon, Setup,
     image::{Blobs, Image, Layer},
-    registry::{Registry, Reply, Request},
+    registry::{Registry, Reply, Request, start as start_registry},
     until,
     until::PATIENCE,
 };
@@ -39,7 +39,7 @@ fn stuck(daemon: &Daemon, count: usize) -> Registry {
         .map(|name| (name.as_str(), image(name, 2)))
         .collect();
     let configs: Vec<String> = images.iter().map(|(_, image)| image.id.clone()).collect();
-    Registry::start(&daemon.yard, SLOW, images, move |request| {
+    start_registry(&daemon.yard, SLOW, images, move |request| {
         let config = configs.iter().any(|id| request.path.ends_with(id));
         let layer = request.path.contains("/blobs/") && !config;
         layer.then(|| Reply::Stall(vec![0; 1000], 0))
@@ -56,7 +56,7 @@ async fn pulled_in_time(daemon: &Daemon, reference: &str) {
 async fn layers_that_never_come_hold_up_no_pull_from_another_host() {
     let daemon = Daemon::start().await;
     let slow = stuck(&daemon, 6);
-    let quick = Registry::start(
+    let quick = start_registry(
         &daemon.yard,
         QUICK,
         vec![("quick:1", image("quick", 3))],
@@ -100,23 +100,23 @@ async fn a_host_that_trickles_or_stalls_is_given_up() {
     let daemon = Daemon::with(Setup::default().toml(toml)).await;
     let held = image("x", 1);
     let layer = held.blobs[0].1.clone();
-    let slow = Registry::start(&daemon.yard, SLOW, vec![("x:1", held)], move |request| {
+    let slow = start_registry(&daemon.yard, SLOW, vec![("x:1", held)], move |request| {
         let pause = Duration::from_millis(200);
         let (repository, rest) = request.path.strip_prefix("/v2/")?.split_once('/')?;
         let wanted = rest.starts_with("manifests/") == repository.starts_with("manifest");
         match repository {
             _ if request.method == "HEAD" || !wanted => None,
-            "manifest-trickles" => Some(Reply::Trickle(vec![b' '; 1000], pause)),
+            "manifest-trickles" => Some(Reply::Trickle(vec![b' '; 1000], 1, pause)),
             "manifest-stalls" => Some(Reply::Stall(vec![b' '; 1000], 500)),
             _ => None,
         }
     });
-    let layers = Registry::start(&daemon.yard, QUICK, vec![("x:1", image("x", 1))], {
+    let layers = start_registry(&daemon.yard, QUICK, vec![("x:1", image("x", 1))], {
         let ids = [image("x", 1).id];
         move |request| {
             let layer_asked = request.path.contains("/blobs/")
                 && !ids.iter().any(|id| request.path.ends_with(id));
-            let reply = Reply::Trickle(layer.clone(), Duration::from_millis(200));
+            let reply = Reply::Trickle(layer.clone(), 1, Duration::from_millis(200));
             layer_asked.then_some(reply)
         }
     });
@@ -148,7 +148,7 @@ fn breaking(daemon: &Daemon, image: &Blobs, bytes: usize) -> Registry {
         id: id.clone(),
         manifest: image.manifest.clone(),
     };
-    Registry::start(&daemon.yard, QUICK, vec![("x:1", served)], move |request| {
+    start_registry(&daemon.yard, QUICK, vec![("x:1", served)], move |request| {
         let of_layer = |(digest, _): &&(String, Vec<u8>)| {
             request.path.contains("/blobs/") && *digest != id && request.path.ends_with(digest)
         };

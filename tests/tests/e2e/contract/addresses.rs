@@ -4,12 +4,11 @@ use cairn_tests::{
     Daemon, Setup,
     client::Cri,
     cri,
+    output::{shown, stdout},
     plugin::Plugin,
     pod::{Pod, host_network},
 };
 use nri::proto::Event;
-
-use super::{host_pings, in_netns};
 
 async fn daemon_where(nri: &str) -> Daemon {
     let toml = format!("[network]\nnri = {nri:?}\n");
@@ -34,6 +33,14 @@ async fn network_ready(cri: &Cri) -> Result<(), String> {
     } else {
         Err(found.message)
     }
+}
+
+/// What a script prints in the yard, the pods' host.
+async fn in_yard(daemon: &Daemon, script: &str) -> String {
+    let done = daemon.yard.command("sh").args(["-c", script]).output();
+    let done = done.await.expect("sh runs");
+    assert!(done.status.success(), "{script}: {}", shown(&done));
+    stdout(&done)
 }
 
 #[tokio::test]
@@ -113,33 +120,23 @@ async fn contract_c01_where_plugins_are_the_network_a_pod_works_by_theirs() {
     let (pod, ()) = tokio::join!(cri.try_pod(cri.pod_config("wired")), async {
         let seen = plugin.sees(Event::RunPodSandbox, "wired").await.pod;
         assert!(seen.ips.is_empty(), "{:?}", seen.ips);
-        let links = in_netns(&daemon, &seen, &["ip", "-o", "link"]).await;
-        assert_eq!(links.lines().count(), 1, "lo alone: {links}");
         let linux = seen.linux.clone().expect("a linux part");
         let net = linux.namespaces.iter().find(|n| n.r#type == "network");
         let net = net.expect("a network namespace").path.clone();
+        let links = format!("nsenter --net={net} ip -o link");
+        let links = in_yard(&daemon, &links).await;
+        assert_eq!(links.lines().count(), 1, "lo alone: {links}");
         let script = format!(
             "ip link add nri0 type veth peer name eth0 netns {net} && ip addr add 192.0.2.1/24 dev nri0 && \
              ip link set nri0 up && nsenter --net={net} ip addr add 192.0.2.7/24 dev eth0 && \
              nsenter --net={net} ip link set eth0 up"
         );
-        let made = daemon
-            .yard
-            .command("sh")
-            .args(["-c", &script])
-            .output()
-            .await;
-        let made = made.expect("sh runs");
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
+        in_yard(&daemon, &script).await;
         gate.open();
     });
     let pod = pod.expect("RunPodSandbox");
     assert_eq!(addresses(&pod).await, ["192.0.2.7"]);
-    assert!(host_pings(&daemon, "192.0.2.7").await);
+    in_yard(&daemon, "busybox ping -c 1 -W 5 192.0.2.7").await;
     pod.end().await;
 }
 
@@ -174,11 +171,10 @@ async fn contract_c01_where_plugins_are_the_network_a_pod_without_an_address_fai
     let mut host = cri.pod_config("host");
     host_network(&mut host);
     plugin.gives(&[]);
-    cri.try_pod(host)
-        .await
-        .expect("it has the host's")
-        .end()
-        .await;
+    let host = cri.try_pod(host).await.expect("it has the host's");
+    let told = plugin.sees(Event::RunPodSandbox, "host").await.pod.ips;
+    assert!(told.is_empty(), "{told:?}");
+    host.end().await;
     drop(plugin);
     daemon.leaves_only(&before).await;
 }

@@ -1,14 +1,17 @@
-//! What the plugins of a point were told, in its order.
+//! The events that scripted plugins received, in their order.
 
-use std::time::Instant;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use nri::{mask::event_name, proto::*};
 use tokio::sync::watch;
 
 /// One event as a plugin got it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    /// Counts all events of a point's plugins.
+pub struct Seen {
+    /// Counts all events of the journal.
     pub number: usize,
     pub at: Instant,
     pub plugin: String,
@@ -20,42 +23,47 @@ pub(crate) struct Seen {
     pub resources: Option<LinuxResources>,
     /// When its handler returned.
     pub answered: Option<Instant>,
+    /// What the message lacks.
+    pub left_out: Arc<[String]>,
 }
 
 impl Seen {
-    /// "Event pod" or "Event pod/container", names without the point's prefix.
-    pub(crate) fn line(&self, prefix: &str) -> String {
+    /// "Event pod" or "Event pod/container", names without the prefix.
+    pub fn line(&self, prefix: &str) -> String {
         let pod = self.pod.name.strip_prefix(prefix).unwrap_or(&self.pod.name);
         match &self.container {
             Some(container) => format!("{} {pod}/{}", event_name(self.event), container.name),
             None => format!("{} {pod}", event_name(self.event)),
         }
     }
-    pub(crate) fn container_id(&self) -> &str {
+    pub fn container_id(&self) -> &str {
         self.container.as_ref().map_or("", |c| &c.id)
     }
 }
 
-/// What the plugins of one point were told, in its order.
-pub(crate) struct Journal {
+/// The events of the plugins that share it, in their order.
+pub struct Journal {
     pub begun: Instant,
-    /// Names of the point's pods begin so.
+    /// Names of the journal's pods begin so.
     pub prefix: String,
+    /// How long is waited for an event.
+    pub patience: Duration,
     pub seen: watch::Sender<Vec<Seen>>,
 }
 
 impl Journal {
-    pub(crate) fn new(prefix: String) -> Self {
+    pub fn new(prefix: String, patience: Duration) -> Self {
         Self {
             begun: Instant::now(),
             prefix,
+            patience,
             seen: watch::channel(Vec::new()).0,
         }
     }
-    pub(crate) fn all(&self) -> Vec<Seen> {
+    pub fn all(&self) -> Vec<Seen> {
         self.seen.borrow().clone()
     }
-    pub(crate) fn note(&self, mut seen: Seen) -> usize {
+    pub fn note(&self, mut seen: Seen) -> usize {
         let mut number = 0;
         self.seen.send_modify(|all| {
             number = all.len();
@@ -64,12 +72,12 @@ impl Journal {
         });
         number
     }
-    pub(crate) fn answered(&self, number: usize) {
+    pub fn answered(&self, number: usize) {
         self.seen
             .send_modify(|all| all[number].answered = Some(Instant::now()));
     }
     /// The events as a person reads them.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let line = |seen: &Seen| {
             let ms = seen.at.duration_since(self.begun).as_millis();
             format!("{ms:>6} ms  {}  {}", seen.plugin, seen.line(&self.prefix))
@@ -79,7 +87,7 @@ impl Journal {
 }
 
 /// Lines in one line.
-pub(crate) fn listed(lines: &[String]) -> String {
+pub fn listed(lines: &[String]) -> String {
     match lines {
         [] => "nothing".to_owned(),
         lines => lines.join(", "),

@@ -1,4 +1,4 @@
-//! What a plugin of the suite does at each event.
+//! What a scripted plugin does at each event.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::journal::{Journal, Seen};
 
 /// What a plugin does at an event instead of agreeing.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
+pub enum Deed {
     /// Answers with an error.
     Error(String),
     /// Never answers.
@@ -35,7 +35,7 @@ pub(crate) enum Deed {
 
 pub(crate) type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>>;
 
-/// What the point and the handlers share.
+/// What the test and the handlers share.
 pub(crate) struct Shared {
     pub id: String,
     pub journal: Arc<Journal>,
@@ -74,7 +74,7 @@ impl Drop for Active<'_> {
 }
 
 impl Shared {
-    /// Notes an event of the point and does what was told for it.
+    /// Records an event of its own pods and does what the script says.
     async fn pass(
         &self,
         event: Event,
@@ -95,6 +95,7 @@ impl Shared {
             container: container.cloned(),
             resources,
             answered: None,
+            left_out: nri::left_out(),
         });
         let deed = self.deeds.lock().get(&(event as i32)).cloned();
         self.act(deed).await?;
@@ -118,7 +119,7 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Whether a pod is one of this point.
+    /// Whether a pod is one of the journal's.
     fn owns(&self, pod: &PodSandbox) -> bool {
         pod.name.starts_with(&self.journal.prefix)
     }

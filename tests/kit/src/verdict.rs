@@ -6,7 +6,7 @@ use tonic::Status;
 
 /// Why a point does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub enum Miss {
     Fail {
         expected: String,
         seen: String,
@@ -16,10 +16,10 @@ pub(crate) enum Miss {
 }
 
 /// What the steps of a point answer.
-pub(crate) type Checked<T = ()> = Result<T, Miss>;
+pub type Checked<T = ()> = Result<T, Miss>;
 
 /// A miss.
-pub(crate) fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
+pub fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
     Err(Miss::Fail {
         expected: expected.into(),
         seen: seen.to_string(),
@@ -27,17 +27,17 @@ pub(crate) fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checke
 }
 
 /// The point cannot be asked here.
-pub(crate) fn skip<T>(missing: impl Into<String>) -> Checked<T> {
+pub fn skip<T>(missing: impl Into<String>) -> Checked<T> {
     Err(Miss::Skip(missing.into()))
 }
 
 /// A condition.
-pub(crate) fn that(holds: bool, expected: impl Into<String>, seen: impl Display) -> Checked {
+pub fn that(holds: bool, expected: impl Into<String>, seen: impl Display) -> Checked {
     if holds { Ok(()) } else { miss(expected, seen) }
 }
 
 /// A value that must be the expected one.
-pub(crate) fn same<A, B>(what: &str, expected: A, seen: B) -> Checked
+pub fn same<A, B>(what: &str, expected: A, seen: B) -> Checked
 where
     A: PartialEq<B> + Debug,
     B: Debug,
@@ -51,7 +51,7 @@ where
 }
 
 /// What a call answered, as a step of a point.
-pub(crate) trait Answer<T> {
+pub trait Answer<T> {
     /// It must succeed.
     fn succeeds(self, call: &str) -> Checked<T>;
     /// It must fail; answers the error.
@@ -71,11 +71,11 @@ impl<T> Answer<T> for Result<T, Status> {
 }
 
 /// A gRPC error as a person reads it.
-pub(crate) fn told(status: &Status) -> String {
+pub fn told(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
 /// What the system answered: an error of it is the suite's own trouble, told as such.
-pub(crate) fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
+pub fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
     result.or_else(|error| miss(what, error))
 }

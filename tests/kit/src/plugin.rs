@@ -1,5 +1,5 @@
-//! Plugins of the suite. Each notes what it is told of its own point's pods, and does there what the point says; of
-//! pods that are not the point's it agrees to everything and notes nothing.
+//! A scripted plugin: it records the events of its own pods, and blocks, fails or misbehaves at them as a test says. To other
+//! pods' events it agrees. It is connected over the runtime's real socket, like any plugin.
 
 use std::{
     collections::BTreeMap,
@@ -22,16 +22,15 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    handlers::{Deed, Shared, handlers},
+    handlers::{Shared, handlers},
     journal::{Journal, Seen, listed},
     verdict::{Checked, miss, that},
 };
 
-/// How long a point waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub use crate::handlers::Deed;
 
 /// What is wanted of a plugin.
-pub(crate) struct Wanted {
+pub struct Wanted {
     index: String,
     name: String,
     socket: std::path::PathBuf,
@@ -45,13 +44,13 @@ pub(crate) struct Wanted {
 }
 
 /// A connected plugin; dropping it disconnects it.
-pub(crate) struct Plugin {
+pub struct Plugin {
     shared: Arc<Shared>,
     stub: Stub,
 }
 
 impl Wanted {
-    pub(crate) fn new(socket: &Path, index: &str, name: &str, journal: Arc<Journal>) -> Self {
+    pub fn new(socket: &Path, index: &str, name: &str, journal: Arc<Journal>) -> Self {
         let all = EVENTS.iter().map(|(event, _)| *event);
         let all = all.filter(|event| *event != Event::ValidateContainerAdjustment);
         Self {
@@ -68,12 +67,12 @@ impl Wanted {
         }
     }
     /// Index and name, as the runtime knows it.
-    pub(crate) fn id(&self) -> String {
+    pub fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
     /// Only these events; all but the validation if nothing is said.
     #[must_use]
-    pub(crate) fn events(mut self, events: &[Event]) -> Self {
+    pub fn events(mut self, events: &[Event]) -> Self {
         self.events = events
             .iter()
             .copied()
@@ -81,7 +80,7 @@ impl Wanted {
         self
     }
     #[must_use]
-    pub(crate) fn policy(mut self, fail_request: bool, keep_connected: bool) -> Self {
+    pub fn policy(mut self, fail_request: bool, keep_connected: bool) -> Self {
         self.policy = Some(FailurePolicy {
             fail_request,
             keep_connected,
@@ -89,24 +88,24 @@ impl Wanted {
         self
     }
     #[must_use]
-    pub(crate) fn protocol(mut self, protocol: Protocol) -> Self {
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
     #[must_use]
-    pub(crate) fn state_change_only(mut self) -> Self {
+    pub fn state_change_only(mut self) -> Self {
         self.state_change_only = true;
         self
     }
     /// As [`Plugin::does`], from before it connects.
     #[must_use]
-    pub(crate) fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
+    pub fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
         self.deeds.insert(event as i32, deed);
         self
     }
     /// What it does at Synchronize instead of agreeing.
     #[must_use]
-    pub(crate) fn at_synchronize(mut self, deed: Deed) -> Self {
+    pub fn at_synchronize(mut self, deed: Deed) -> Self {
         self.synchronises = Some(deed);
         self
     }
@@ -115,7 +114,7 @@ impl Wanted {
     ///
     /// # Errors
     /// The runtime's reason, one line.
-    pub(crate) async fn try_start(self) -> Result<Plugin, String> {
+    pub async fn try_start(self) -> Result<Plugin, String> {
         let raw = UnixStream::connect(&self.socket)
             .map_err(|e| format!("{}: {e}", self.socket.display()))?;
         let connection = raw.try_clone().map_err(|e| e.to_string())?;
@@ -153,7 +152,7 @@ impl Wanted {
     }
 
     /// As [`Wanted::try_start`], until it is synchronised.
-    pub(crate) async fn join(self) -> Checked<Plugin> {
+    pub async fn join(self) -> Checked<Plugin> {
         let id = self.id();
         match self.try_start().await {
             Ok(plugin) => {
@@ -166,45 +165,43 @@ impl Wanted {
 }
 
 impl Plugin {
-    pub(crate) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         &self.shared.id
     }
 
     /// What it was told by Synchronize.
-    pub(crate) async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
+    pub async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
         let mut told = self.shared.told.subscribe();
         let wait = told.wait_for(Option::is_some);
-        match tokio::time::timeout(PATIENCE, wait).await {
+        let patience = self.shared.journal.patience;
+        match tokio::time::timeout(patience, wait).await {
             Ok(Ok(told)) => Ok(told.clone().unwrap_or_default()),
             _ => miss(
                 format!("plugin {} gets Synchronize", self.id()),
-                format!("nothing for {PATIENCE:?}"),
+                format!("nothing for {patience:?}"),
             ),
         }
     }
 
-    /// Makes it misbehave at an event of its point's pods.
-    pub(crate) fn does(&self, event: Event, deed: Deed) {
+    /// Makes it misbehave at an event of its own pods.
+    pub fn does(&self, event: Event, deed: Deed) {
         self.shared.deeds.lock().insert(event as i32, deed);
     }
-    pub(crate) fn behaves(&self) {
+    pub fn behaves(&self) {
         self.shared.deeds.lock().clear();
     }
     /// Answers every RunPodSandbox with these addresses of the pod.
-    pub(crate) fn gives(&self, ips: &[&str]) {
+    pub fn gives(&self, ips: &[&str]) {
         *self.shared.addresses.lock() = ips.iter().map(ToString::to_string).collect();
     }
-    pub(crate) fn creates<F>(&self, answer: F)
+    pub fn creates<F>(&self, answer: F)
     where
         F: Fn(&CreateContainerRequest) -> CreateContainerResponse + Send + Sync + 'static,
     {
         *self.shared.creates.lock() = Some(Arc::new(answer));
     }
     /// Answers every CreateContainer with this adjustment.
-    pub(crate) fn adjusts(
-        &self,
-        change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
-    ) {
+    pub fn adjusts(&self, change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static) {
         self.creates(move |_| {
             let mut adjust = ContainerAdjustment::default();
             change(&mut adjust);
@@ -214,98 +211,98 @@ impl Plugin {
             }
         });
     }
-    pub(crate) fn updates<F>(&self, answer: F)
+    pub fn updates<F>(&self, answer: F)
     where
         F: Fn(&UpdateContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
         *self.shared.updates.lock() = Some(Arc::new(answer));
     }
-    pub(crate) fn stops<F>(&self, answer: F)
+    pub fn stops<F>(&self, answer: F)
     where
         F: Fn(&StopContainerRequest) -> Vec<ContainerUpdate> + Send + Sync + 'static,
     {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
     /// Judges as a validator.
-    pub(crate) fn judges<F>(&self, verdict: F)
+    pub fn judges<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
         *self.shared.judges.lock() = Some(Arc::new(verdict));
     }
     /// What it was asked as a validator.
-    pub(crate) fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
+    pub fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
         self.shared.judged.lock().clone()
     }
 
     /// Its events so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         let mut all = self.shared.journal.all();
         all.retain(|seen| seen.plugin == self.shared.id);
         all
     }
     /// Its events so far, one line each.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let seen = self.seen();
         let lines = seen.iter().map(|s| s.line(&self.shared.journal.prefix));
         lines.collect()
     }
     /// Its events so far must be these, and no others.
-    pub(crate) fn was_told(&self, expected: &[&str]) -> Checked {
+    pub fn was_told(&self, expected: &[&str]) -> Checked {
         let lines = self.lines();
         that(lines == expected, expected.join(", "), listed(&lines))
     }
     /// How often it got an event of a pod or a container, by the end of its line.
-    pub(crate) fn count(&self, event: Event, of: &str) -> usize {
+    pub fn count(&self, event: Event, of: &str) -> usize {
         let line = format!("{} {of}", event_name(event));
         self.lines().iter().filter(|l| **l == line).count()
     }
     /// Waits for an event of `pod` or `pod/container`; answers the first such.
-    pub(crate) async fn sees(&self, event: Event, of: &str) -> Checked<Seen> {
+    pub async fn sees(&self, event: Event, of: &str) -> Checked<Seen> {
         let line = format!("{} {of}", event_name(event));
         let what = format!("{} gets {line}", self.id());
         self.sees_where(&what, |prefix, seen| seen.line(prefix) == line)
             .await
     }
     /// Waits for an event that satisfies a condition.
-    pub(crate) async fn sees_where(
-        &self,
-        what: &str,
-        is: impl Fn(&str, &Seen) -> bool,
-    ) -> Checked<Seen> {
+    pub async fn sees_where(&self, what: &str, is: impl Fn(&str, &Seen) -> bool) -> Checked<Seen> {
         let journal = &self.shared.journal;
         let own = |seen: &Seen| seen.plugin == self.shared.id && is(&journal.prefix, seen);
         let mut all = journal.seen.subscribe();
         let wait = all.wait_for(|all| all.iter().any(own));
-        if let Ok(Ok(all)) = tokio::time::timeout(PATIENCE, wait).await
+        if let Ok(Ok(all)) = tokio::time::timeout(journal.patience, wait).await
             && let Some(seen) = all.iter().find(|seen| own(seen))
         {
             return Ok(seen.clone());
         }
         miss(
             what,
-            format!("not within {PATIENCE:?}; it got: {}", listed(&self.lines())),
+            format!(
+                "not within {:?}; it got: {}",
+                journal.patience,
+                listed(&self.lines())
+            ),
         )
     }
 
     /// Whether the runtime closes its connection within this time.
-    pub(crate) async fn is_closed(&self, within: Duration) -> bool {
+    pub async fn is_closed(&self, within: Duration) -> bool {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
     /// The reason with which the runtime has said goodbye, if it has; empty where the protocol has no place for one.
-    pub(crate) fn was_shut_down(&self) -> Option<String> {
+    pub fn was_shut_down(&self) -> Option<String> {
         self.shared.shutdown.borrow().clone()
     }
     /// The most events it ever had to answer at once.
-    pub(crate) fn most_at_once(&self) -> usize {
+    pub fn most_at_once(&self) -> usize {
         self.shared.most.load(Ordering::SeqCst)
     }
     /// Identity of the runtime.
-    pub(crate) fn info(&self) -> &nri::stub::RuntimeInfo {
+    pub fn info(&self) -> &nri::stub::RuntimeInfo {
         self.stub.runtime_info()
     }
     /// To ask the runtime for updates and evictions.
-    pub(crate) fn runtime(&self) -> nri::stub::Runtime {
+    pub fn runtime(&self) -> nri::stub::Runtime {
         self.stub.runtime()
     }
 }
