@@ -148,6 +148,7 @@ mod identity;
 #[doc(hidden)]
 pub mod internals;
 mod join;
+mod json;
 mod kept;
 mod launch;
 mod limits;

@@ -6,8 +6,10 @@
 use std::time::Duration;
 
 use proto_nri::Event;
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    json::{event, nanoseconds},
     mask::EventMask,
     owners::PluginId,
     policy::{OnTimeout, Outcome},
@@ -58,14 +60,16 @@ impl Delivery {
     }
 }
 
-/// A step in the life of a plugin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A step in the life of a plugin. Event logs of runtimes have its JSON form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "life", rename_all = "snake_case")]
 pub enum PluginEvent {
     /// Started from the plugin directory.
     Launched,
     /// It said who it is.
     Registered {
         version: Version,
+        #[serde(default)]
         nri_version: String,
     },
     /// It said what it wants.
@@ -74,12 +78,16 @@ pub enum PluginEvent {
     Synchronized {
         pods: usize,
         containers: usize,
+        #[serde(rename = "took_ns", with = "nanoseconds")]
         took: Duration,
     },
     /// The list that it was sent lacked fields of a pod or container, which would have been too long.
     Shortened { left_out: LeftOut },
     /// It takes this event as a `StateChange` only (NRI-334); once per plugin and event.
-    Deprecated { event: Event },
+    Deprecated {
+        #[serde(rename = "hook", with = "event")]
+        event: Event,
+    },
     /// It sent updates of its own accord.
     Unsolicited {
         updates: usize,
@@ -87,7 +95,11 @@ pub enum PluginEvent {
         evictions: usize,
     },
     /// An update or an eviction among those could not be had.
-    WishFailed { container: String, why: String },
+    WishFailed {
+        #[serde(rename = "target")]
+        container: String,
+        why: String,
+    },
     /// It was refused, or failed before its events began.
     Rejected { reason: String },
     /// A newer instance of its index and name gets its events from now on.
@@ -95,9 +107,15 @@ pub enum PluginEvent {
     /// It gets no more events.
     Closed { reason: String },
     /// It will be started again (`restart = "on-failure"`).
-    Restarting { after: Duration },
+    Restarting {
+        #[serde(rename = "after_ns", with = "nanoseconds")]
+        after: Duration,
+    },
     /// An event it missed was given up: too old, or too many.
-    Dropped { event: Event },
+    Dropped {
+        #[serde(rename = "hook", with = "event")]
+        event: Event,
+    },
 }
 
 /// Receiver of events. Called on the dispatching task: return quickly, never block.

@@ -89,7 +89,7 @@ fn life() -> Vec<Event> {
     let life = Life::Synchronized {
         pods: 0,
         containers: 0,
-        took_ns: 900_000,
+        took: std::time::Duration::from_micros(900),
     };
     script.at(4, What::PluginLife { plugin, life });
     script
@@ -160,7 +160,12 @@ fn life() -> Vec<Event> {
     script
         .who(call(&side, "CreateContainer"))
         .point(2400, "C-04", "CreateContainer")
-        .plugin("CreateContainer", "10-quota", Outcome::Refused(why), &[])
+        .plugin(
+            "CreateContainer",
+            "10-quota",
+            Outcome::Refused(why.into()),
+            &[],
+        )
         .passed(2401, "CreateContainer", Some("10-quota: no quota"))
         .at(
             2402,
@@ -245,7 +250,7 @@ fn an_error_is_called_refused_only_where_a_plugin_can_refuse() {
             now_ms: 0,
             subject: Subject::pod("p", "n", "web"),
         };
-        let refused = Outcome::Refused("why".to_owned());
+        let refused = Outcome::Refused("why".to_owned().into());
         script
             .point(1, "C-00", hook)
             .plugin(hook, "10-x", refused, &[]);
@@ -281,7 +286,7 @@ fn a_plugins_text_cannot_paint_or_move_the_cursor() {
     script.plugin(
         "RunPodSandbox",
         "10-\x1b]0;x\x07",
-        Outcome::Refused("\x1b[31m\r\n\u{202e}red".to_owned()),
+        Outcome::Refused("\x1b[31m\r\n\u{202e}red".to_owned().into()),
         &[],
     );
     let drawn = render(&script.events, 80, false);
@@ -336,7 +341,7 @@ proptest! {
         script
             .at(1, Action::StartFailed { reason: reason.clone() })
             .point(2, "C-06", "StartContainer")
-            .plugin("StartContainer", &plugin, Outcome::Refused(reason.clone()), &[])
+            .plugin("StartContainer", &plugin, Outcome::Refused(reason.clone().into()), &[])
             .passed(3, "StartContainer", Some(&reason))
             .at(4, What::CallEnded { took_ns: 5, error: Some(reason) });
         for line in render(&script.events, width, false).lines() {

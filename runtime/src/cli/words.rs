@@ -1,7 +1,10 @@
 //! Pure: what calls, steps, answers and lives of plugins are called in the timeline, and in which colour. The text and the
 //! page have their words from here, so that what one does not show the other does not either.
 
+use nri::mask::event_name;
+
 use super::text::{duration, painted};
+use crate::clock::nanoseconds;
 use crate::trace::{Action, Event, Life, Outcome, What};
 
 /// Colours by meaning.
@@ -74,13 +77,13 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
 fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
     match outcome {
         Outcome::Answered => ("answered", "", Tint::Good),
-        Outcome::Refused(why) => ("refused", why, Tint::Bad),
+        Outcome::Refused(why) => ("refused", &why.message, Tint::Bad),
         Outcome::Unsent(why) => ("not sent", why, Tint::Bad),
         Outcome::TimedOut => ("timed out", "", Tint::Warn),
         Outcome::Lost(why) => ("lost", why, Tint::Warn),
         Outcome::Garbled(why) => ("garbled", why, Tint::Warn),
-        Outcome::Panicked(why) => ("panicked", why, Tint::Bad),
         Outcome::Conflict(why) => ("conflict", why, Tint::Bad),
+        Outcome::Invalid(why) => ("invalid", why, Tint::Bad),
         Outcome::Denied(why) => ("denied", why, Tint::Bad),
         Outcome::Skipped => ("skipped", "", Tint::Warn),
         Outcome::NotSubscribed => ("not subscribed", "", Tint::Faint),
@@ -93,20 +96,24 @@ fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
 pub(super) fn life_text(life: &Life) -> (String, Tint) {
     match life {
         Life::Launched => ("launched".to_owned(), Tint::Plain),
-        Life::Registered { version } => (format!("registered, {version}"), Tint::Plain),
-        Life::Configured { events } if events.is_empty() => {
-            ("configured, wants no events".to_owned(), Tint::Plain)
+        Life::Registered { version, .. } => {
+            (format!("registered, {}", version.as_str()), Tint::Plain)
         }
-        Life::Configured { events } => (
-            format!("configured, wants {}", events.join(", ")),
-            Tint::Plain,
-        ),
+        Life::Configured { events } => {
+            let names: Vec<_> = events.iter().map(event_name).collect();
+            let names = if names.is_empty() {
+                "no events".to_owned()
+            } else {
+                names.join(", ")
+            };
+            (format!("configured, wants {names}"), Tint::Plain)
+        }
         Life::Synchronized {
             pods,
             containers,
-            took_ns,
+            took,
         } => {
-            let took = duration(*took_ns);
+            let took = duration(nanoseconds(*took));
             let text = format!("synchronized, pods {pods}, containers {containers}, {took}");
             (text, Tint::Good)
         }
@@ -127,15 +134,22 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
             Tint::Plain,
         ),
         Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
-        Life::Restarting { after_ns } => (
-            format!("starts again in {}", duration(*after_ns)),
+        Life::Restarting { after } => (
+            format!("starts again in {}", duration(nanoseconds(*after))),
             Tint::Plain,
         ),
         Life::Shortened { left_out } => (
             format!("its list is too long, without {left_out}"),
             Tint::Warn,
         ),
-        Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
+        Life::Dropped { event } => (format!("missed {} for good", event_name(*event)), Tint::Bad),
+        Life::Deprecated { event } => (
+            format!(
+                "takes {} as StateChange only, which is deprecated",
+                event_name(*event)
+            ),
+            Tint::Warn,
+        ),
     }
 }
 
@@ -169,7 +183,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     };
     let (word, reason, tint) = match outcome {
         // Nobody can refuse what has happened, or what must.
-        Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
+        Outcome::Refused(why) if !can_refuse(hook) => ("error", why.message.as_str(), Tint::Warn),
         outcome => outcome_text(outcome),
     };
     let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);

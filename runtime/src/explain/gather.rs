@@ -315,7 +315,10 @@ mod tests {
             event("c1", aborted("an older one")),
             event("c2", answer("10-a", Outcome::Answered)),
             event("c2", answer("15-idle", Outcome::NotSubscribed)),
-            event("c2", answer("20-b", Outcome::Refused("no".to_owned()))),
+            event(
+                "c2",
+                answer("20-b", Outcome::Refused("no".to_owned().into())),
+            ),
             event("c2", aborted("plugin 20-b refused CreateContainer: no")),
         ];
         for wanted in ["c2", "web", "pod/web", "default/pod/web"] {

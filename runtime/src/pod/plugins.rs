@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::nanoseconds,
     spans,
-    trace::{self, EventLog, Life, Subject, What},
+    trace::{EventLog, Subject, What},
 };
 
 /// Has no hooks: they own it, and would own themselves.
@@ -84,11 +84,9 @@ impl nri::Observer for Plugins {
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
         // The library has logged it.
-        if let Some(life) = life(event) {
-            let plugin = plugin.to_string();
-            let what = What::PluginLife { plugin, life };
-            self.log.record(Subject::daemon(), what);
-        }
+        let (plugin, life) = (plugin.to_string(), event.clone());
+        let what = What::PluginLife { plugin, life };
+        self.log.record(Subject::daemon(), what);
     }
 }
 
@@ -123,7 +121,7 @@ fn answer(delivery: &Delivery) -> What {
     What::Plugin {
         hook: nri::mask::event_name(delivery.event).to_owned(),
         plugin: delivery.plugin.to_string(),
-        outcome: outcome(&delivery.outcome),
+        outcome: delivery.outcome.clone(),
         took_ns: nanoseconds(delivery.took),
         adjusted: delivery.adjusted,
         changed: delivery.changed.clone(),
@@ -131,79 +129,4 @@ fn answer(delivery: &Delivery) -> What {
         evictions: small(delivery.evictions),
         left_out: delivery.left_out.iter().map(ToString::to_string).collect(),
     }
-}
-
-fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
-    use nri::Outcome as From;
-    use trace::Outcome as To;
-    match outcome {
-        From::Answered => To::Answered,
-        From::Refused(status) => To::Refused(status.message.clone()),
-        From::Unsent(why) => To::Unsent(why.clone()),
-        From::TimedOut => To::TimedOut,
-        From::Lost(reason) => To::Lost(reason.clone()),
-        From::Garbled(reason) => To::Garbled(reason.clone()),
-        From::Conflict(reason) | From::Invalid(reason) => To::Conflict(reason.clone()),
-        From::Denied(reason) => To::Denied(reason.clone()),
-        From::Skipped => To::Skipped,
-        From::NotSubscribed => To::NotSubscribed,
-        From::Joining => To::Joining,
-        From::Absent => To::Absent,
-        From::Cancelled => To::Cancelled,
-    }
-}
-
-/// `None` for what the log alone tells.
-fn life(event: &PluginEvent) -> Option<Life> {
-    Some(match event {
-        PluginEvent::Launched => Life::Launched,
-        PluginEvent::Registered { version, .. } => Life::Registered {
-            version: version.as_str().to_owned(),
-        },
-        PluginEvent::Configured { events } => Life::Configured {
-            events: events
-                .iter()
-                .map(|e| nri::mask::event_name(e).to_owned())
-                .collect(),
-        },
-        PluginEvent::Synchronized {
-            pods,
-            containers,
-            took,
-        } => Life::Synchronized {
-            pods: small(*pods),
-            containers: small(*containers),
-            took_ns: nanoseconds(*took),
-        },
-        PluginEvent::Shortened { left_out } => Life::Shortened {
-            left_out: left_out.to_string(),
-        },
-        PluginEvent::Deprecated { .. } => return None,
-        PluginEvent::Unsolicited {
-            updates,
-            failed,
-            evictions,
-        } => Life::Unsolicited {
-            updates: small(*updates),
-            failed: small(*failed),
-            evictions: small(*evictions),
-        },
-        PluginEvent::WishFailed { container, why } => Life::WishFailed {
-            target: container.clone(),
-            why: why.clone(),
-        },
-        PluginEvent::Rejected { reason } => Life::Rejected {
-            reason: reason.clone(),
-        },
-        PluginEvent::Shadowed => Life::Shadowed,
-        PluginEvent::Closed { reason } => Life::Closed {
-            reason: reason.clone(),
-        },
-        PluginEvent::Restarting { after } => Life::Restarting {
-            after_ns: nanoseconds(*after),
-        },
-        PluginEvent::Dropped { event } => Life::Dropped {
-            hook: nri::mask::event_name(*event).to_owned(),
-        },
-    })
 }

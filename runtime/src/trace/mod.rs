@@ -20,5 +20,7 @@ mod log;
 mod unwritten;
 mod writer;
 
-pub use event::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
+pub use event::{Action, Event, SCHEMA, Subject, What};
 pub use log::{EventLog, Filter, Options};
+/// The library's types are those of the log.
+pub use nri::{Outcome, PluginEvent as Life};

@@ -109,7 +109,7 @@ pub(super) fn refused(name: &str, why: &str) -> Script {
         .ended(&subject, 11_740, None);
     let subject = pod(name).container("c1", "app").during("CreateContainer");
     let error = format!("10-quota refused CreateContainer: {why}");
-    let refused = Outcome::Refused(why.to_owned());
+    let refused = Outcome::Refused(why.to_owned().into());
     script
         .after(8_000, &subject, What::CallBegun)
         .point(&subject, "C-04", "CreateContainer")

@@ -223,7 +223,7 @@ fn a_strangers_text_becomes_no_markup_wherever_it_stands() {
         let subject = pod(text).container(text, text).during(text);
         let mut script = refused(text, text);
         let plugin = format!("10-{text}");
-        let refusal = Outcome::Refused(text.to_owned());
+        let refusal = Outcome::Refused(text.to_owned().into());
         script
             .point(&subject, text, text)
             .answer(&subject, text, &plugin, refusal)
