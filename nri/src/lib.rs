@@ -64,7 +64,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::*};
+//! use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Requester, Snapshot, Source, proto::*};
 //!
 //! struct Runtime;
 //!
@@ -72,7 +72,7 @@
 //!     fn snapshot(&self) -> Snapshot {
 //!         Snapshot::default()
 //!     }
-//!     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+//!     fn update(&self, _: &Requester, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
 //!         let failed = updates.into_iter().map(|update| FailedUpdate::new(update, "not supported"));
 //!         Box::pin(std::future::ready(failed.collect()))
 //!     }
@@ -210,7 +210,7 @@ pub use settings::{
     Restart, Settings, Timeouts,
 };
 pub use shorten::LeftOut;
-pub use source::{BoxFuture, FailedUpdate, Snapshot, Source};
+pub use source::{BoxFuture, FailedUpdate, Requester, Snapshot, Source};
 pub use wire::{
     error::TransportError,
     event::{HookRequest, is_plain},

@@ -1,11 +1,10 @@
 //! What an observer is told, and what a list of plugins has: outcomes, connects and disconnects.
 //!
-//! Everything here is a name, an id, a number or an error text; no environment value, annotation or
-//! message body ever reaches it.
+//! No environment value ever reaches it.
 
 use std::time::Duration;
 
-use proto_nri::Event;
+use proto_nri::{ContainerAdjustment, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -14,11 +13,12 @@ use crate::{
     owners::PluginId,
     policy::{OnTimeout, Outcome},
     shorten::LeftOut,
+    source::{FailedUpdate, Requester},
     wire::version::Version,
 };
 
 /// One event at one plugin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub event: Event,
     pub plugin: PluginId,
@@ -33,6 +33,8 @@ pub struct Delivery {
     pub adjusted: bool,
     /// Paths of what it set in a container that is being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
+    /// The values at these paths, in the adjustment of all plugins so far. It has no environment, also none of hooks.
+    pub adjustment: Option<Box<ContainerAdjustment>>,
     /// Updates of containers in the answer.
     pub updates: usize,
     /// Evictions in the answer.
@@ -53,6 +55,7 @@ impl Delivery {
             took: Duration::ZERO,
             adjusted: false,
             changed: Vec::new(),
+            adjustment: None,
             updates: 0,
             evictions: 0,
             left_out: Vec::new(),
@@ -94,7 +97,7 @@ pub enum PluginEvent {
         failed: usize,
         evictions: usize,
     },
-    /// An update or an eviction among those could not be had.
+    /// An eviction that it requested by itself failed. For updates see [`Observer::update_rejected`].
     WishFailed {
         #[serde(rename = "target")]
         container: String,
@@ -135,6 +138,12 @@ pub trait Observer: Send + Sync {
     /// An event was delivered to a plugin, or was not.
     fn delivered(&self, delivery: &Delivery) {
         let _ = delivery;
+    }
+
+    /// An update outside of the answers to events was not handed to [`Source::update`](crate::Source::update): the plugin
+    /// may not make it, or the container is being created.
+    fn update_rejected(&self, by: &Requester, failed: &FailedUpdate) {
+        let _ = (by, failed);
     }
 
     /// Something happened to a plugin. `plugin` is `??-plugin` while it is not known (NRI-214).

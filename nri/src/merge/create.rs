@@ -71,6 +71,11 @@ impl CreateMerge {
         &self.request
     }
 
+    /// What is set so far.
+    pub(crate) fn adjustment(&self) -> &ContainerAdjustment {
+        &self.reply
+    }
+
     /// Who set what so far.
     pub fn owners(&self) -> &ContainerOwners {
         &self.owners

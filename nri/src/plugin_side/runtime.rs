@@ -78,7 +78,7 @@ impl fmt::Debug for Runtime {
 
 impl Runtime {
     /// Asks the runtime to update and evict containers; gives the updates that could not be applied
-    /// (NRI-917). Does not wait longer than the runtime's request timeout. Fails at once where there is no
+    /// (NRI-917). A failed eviction is an update of that container without values, at the end; the Go runtime reports none. Does not wait longer than the runtime's request timeout. Fails at once where there is no
     /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
     /// (code 9).
     ///
@@ -116,15 +116,21 @@ impl Runtime {
         }
     }
 
-    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. The protocol has
-    /// no place for the outcome.
+    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. A container that is not evicted
+    /// is a status of code 5, except on the Go runtime.
     pub async fn evict(
         &self,
         container: impl Into<String>,
         reason: impl Into<String>,
     ) -> Result<(), CallError> {
         let evict = vec![eviction(container, reason)];
-        self.update_containers(Vec::new(), evict).await.map(drop)
+        match self.update_containers(Vec::new(), evict).await?.first() {
+            None => Ok(()),
+            Some(failed) => {
+                let text = format!("container {:?} was not evicted", failed.container_id);
+                Err(CallError::Status(Status::new(Code::NotFound, text)))
+            }
+        }
     }
 
     /// Waits until the plugin is connected and synchronised; returns at once if it is.

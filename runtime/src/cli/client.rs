@@ -241,7 +241,7 @@ fn timeline_from(
         let event: trace::Event = serde_json::from_str(line)
             .map_err(|error| format!("{name}, line {}: not an event: {error}", at + 1))?;
         if filter.matches(&event) {
-            found |= !matches!(event.what, trace::What::Lost { .. });
+            found |= event.missing() == 0;
             take(line)?;
         }
     }

@@ -1,7 +1,7 @@
 //! Golden pictures at 80 and 120 columns, and what must hold for any events.
 
 use super::*;
-use crate::trace::{Action, Life, Outcome, SCHEMA, Subject};
+use crate::trace::{Action, Changed, Life, Outcome, SCHEMA, Subject, Values};
 use proptest::prelude::*;
 
 const START: i64 = 1_795_229_467_120_000_000;
@@ -62,6 +62,7 @@ impl Script {
             took_ns: 420_000,
             adjusted: !changed.is_empty(),
             changed: changed.iter().map(|c| (*c).to_owned()).collect(),
+            values: Values::default(),
             updates: u32::from(hook == "CreateContainer" && !changed.is_empty()),
             evictions: 0,
             left_out: Vec::new(),
@@ -225,6 +226,59 @@ fn the_life_of_a_pod_at_120_columns() {
         &render(&life(), 120, false),
         include_str!("testdata/timeline-120.txt"),
         "timeline-120.txt",
+    );
+}
+
+#[test]
+fn updates_are_drawn_with_their_plugin_call_values_and_outcome() {
+    let changed = |old: Option<i64>, new: i64| Changed {
+        field: "linux.resources.memory.limit".to_owned(),
+        old: old.map(Into::into),
+        new: new.into(),
+    };
+    let update = |hook: &str, target: &str, values: Values, error: Option<&str>| What::Update {
+        plugin: "10-a".to_owned(),
+        hook: hook.to_owned(),
+        target: target.to_owned(),
+        values,
+        error: error.map(str::to_owned),
+    };
+    let one = Values {
+        values: vec![changed(Some(1), 2)],
+        more: 0,
+    };
+    let more = Values {
+        values: vec![changed(None, 3)],
+        more: 7,
+    };
+    let mut script = Script {
+        events: Vec::new(),
+        now_ms: 0,
+        subject: Subject::pod("p1", "default", "web").container("c1", "app"),
+    };
+    let requests = 9;
+    let plugin = "10-a".to_owned();
+    script
+        .at(0, update("Synchronize", "", one.clone(), None))
+        .at(1, update("UpdateContainers", "", more, Some("busy")))
+        .at(
+            2,
+            update("StopContainer", "f00", Values::default(), Some("not found")),
+        )
+        .at(3, Action::Updated { values: one })
+        .at(4, Action::Unrecorded { plugin, requests });
+    let drawn = render(&script.events, 240, false);
+    let text = |line: &str| line.split_once("· ").map(|(_, text)| text.to_owned());
+    let lines: Vec<_> = drawn.lines().filter_map(text).collect();
+    assert_eq!(
+        lines,
+        [
+            "app: updated by 10-a (Synchronize): linux.resources.memory.limit 1 -> 2",
+            "app: update by 10-a (UpdateContainers) failed: busy: linux.resources.memory.limit 3, and 7 more",
+            "app: update of container f00 by 10-a (StopContainer) failed: not found",
+            "app: resources updated: linux.resources.memory.limit 1 -> 2",
+            "app: 10-a: 9 updates and evictions are not recorded: too many",
+        ]
     );
 }
 

@@ -5,7 +5,7 @@ use nri::mask::event_name;
 
 use super::text::{duration, painted};
 use crate::clock::nanoseconds;
-use crate::trace::{Action, Event, Life, Outcome, What};
+use crate::trace::{Action, Changed, Event, Life, Outcome, Values, What};
 
 /// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,16 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
             (format!("evicted by {plugin}: {reason}"), Tint::Warn)
         }
         Action::WishFailed { plugin, why, .. } => (format!("{plugin}: {why}"), Tint::Bad),
-        Action::Updated => plain("resources updated"),
+        Action::Updated { values } => {
+            let colon = if values.values.is_empty() { "" } else { ": " };
+            let text = format!("resources updated{colon}{}", values_text(values));
+            (text, Tint::Plain)
+        }
+        Action::Unrecorded { plugin, requests } => {
+            let text =
+                format!("{plugin}: {requests} updates and evictions are not recorded: too many");
+            (text, Tint::Warn)
+        }
         Action::Removed => plain("container removed"),
         Action::NetworkGone => plain("network removed"),
         Action::Stopped => plain("stopped"),
@@ -153,6 +162,53 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
     }
 }
 
+/// `linux.resources.cpu.cpus "0-1" -> "1", ...`
+pub(super) fn values_text(values: &Values) -> String {
+    let one = |Changed { field, old, new }: &Changed| match old {
+        Some(old) => format!("{field} {old} -> {new}"),
+        None => format!("{field} {new}"),
+    };
+    let mut all: Vec<_> = values.values.iter().map(one).collect();
+    all.extend((values.more > 0).then(|| format!("and {} more", values.more)));
+    all.join(", ")
+}
+
+/// A plugin's update: the plugin, its values or why it failed. `None` for all else.
+pub(super) fn update_text(what: &What) -> Option<(&str, String, Tint)> {
+    let What::Update {
+        plugin,
+        hook,
+        target,
+        values,
+        error,
+    } = what
+    else {
+        return None;
+    };
+    let of = if target.is_empty() {
+        String::new()
+    } else {
+        format!(" of container {target}")
+    };
+    let values = values_text(values);
+    let (text, tint) = match error {
+        None => (
+            format!("updated by {plugin} ({hook}): {values}"),
+            Tint::Good,
+        ),
+        Some(why) => {
+            let values = if values.is_empty() {
+                values
+            } else {
+                format!(": {values}")
+            };
+            let text = format!("update{of} by {plugin} ({hook}) failed: {why}{values}");
+            (text, Tint::Bad)
+        }
+    };
+    Some((plugin, text, tint))
+}
+
 /// What one plugin made of one event.
 pub(super) struct PluginAnswer<'a> {
     pub hook: &'a str,
@@ -174,6 +230,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         took_ns,
         adjusted,
         changed,
+        values,
         updates,
         evictions,
         left_out,
@@ -189,6 +246,11 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
     let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
     let mut parts: Vec<String> = Vec::new();
     if !changed.is_empty() {
+        let with_value = |path: &String| {
+            let known = values.values.iter().find(|value| value.field == *path);
+            known.map_or_else(|| path.clone(), |known| format!("{path} = {}", known.new))
+        };
+        let changed: Vec<_> = changed.iter().map(with_value).collect();
         parts.push(format!("set {}", changed.join(", ")));
     } else if *adjusted {
         parts.push("adjusted".to_owned());

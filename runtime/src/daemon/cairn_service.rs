@@ -28,7 +28,7 @@ use crate::{
         pods::Pods,
         remove_by_id,
     },
-    trace::{Filter, What},
+    trace::Filter,
 };
 
 /// Progress lines in flight; the import waits for a slow reader.
@@ -99,7 +99,7 @@ impl Cairn for CairnService {
             let mut found = wanted.is_empty();
             while let Some(event) = events.recv().await {
                 // Losses are told to everybody.
-                found |= !matches!(event.what, What::Lost { .. });
+                found |= event.missing() == 0;
                 let json = serde_json::to_string(&*event);
                 let line = json
                     .map(|json| TimelineEvent { json })

@@ -1,7 +1,10 @@
 //! What a request to a pod or container can end in. Cloneable, since several callers may wait
 //! for one step. The edge (`cri/status.rs`) alone turns a kind into a gRPC code.
 
-use crate::one_line::one_line;
+use crate::one_line::{cut, one_line};
+
+/// Characters of an id that a plugin or client sent, in an error or event.
+pub const LONGEST_ID: usize = 256;
 
 /// The caller's view: which kind of trouble, not which code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,7 @@ impl Error {
     }
 
     pub fn no_container(id: &str) -> Self {
+        let id = cut(id, LONGEST_ID);
         Self::new(Kind::NotFound, format!("container {id:?}: not found"))
     }
 

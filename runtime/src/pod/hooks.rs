@@ -11,7 +11,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers};
+use nri::{
+    Adaptation, Handlers, Observer, PluginId, Requester, Source, Turn, merge::Askers,
+    owners::Owners,
+};
 use nri_record::Recorder;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
@@ -32,7 +35,7 @@ use crate::{oci, trace::EventLog};
 pub struct SideEffects {
     pub updates: Vec<ContainerUpdate>,
     pub evictions: Vec<ContainerEviction>,
-    pub askers: Askers,
+    pub by: Arc<Requester>,
 }
 
 /// What plugins answered to an event that can carry updates; the NRI turn lasts as long as this does.
@@ -306,7 +309,7 @@ impl Hooks {
             others: SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
-                askers: merged.askers,
+                by: requester(Event::CreateContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         })
@@ -379,7 +382,7 @@ impl Hooks {
             others: SideEffects {
                 updates: merged.others,
                 evictions: merged.evict,
-                askers: merged.askers,
+                by: requester(Event::UpdateContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         })
@@ -405,12 +408,13 @@ impl Hooks {
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);
+        let merged = stopped.merged;
         Answer {
             own: None,
             others: SideEffects {
-                updates: stopped.merged.update,
+                updates: merged.update,
                 evictions: Vec::new(),
-                askers: stopped.merged.askers,
+                by: requester(Event::StopContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         }
@@ -447,4 +451,13 @@ impl Hooks {
         let subject = event_log::subject(pod, container);
         Some((adaptation, Point::reach(&self.log, subject, event)))
     }
+}
+
+/// The plugins behind the updates and evictions in the answers to an event.
+fn requester(event: Event, askers: &Askers, owners: &Owners) -> Arc<Requester> {
+    Arc::new(Requester::merged(
+        nri::mask::event_name(event),
+        askers,
+        owners,
+    ))
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use nri::{BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Snapshot};
+use nri::{
+    BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Requester, Snapshot,
+};
 use proto_nri::ContainerUpdate;
 
 use super::{
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     clock::nanoseconds,
     spans,
-    trace::{EventLog, Subject, What},
+    trace::{EventLog, Subject, Values, What},
 };
 
 /// Has no hooks: they own it, and would own themselves.
@@ -47,11 +49,17 @@ impl nri::Source for Plugins {
         snapshot
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        by: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        let by = Arc::new(by.clone());
         Box::pin(async move {
-            let failed = side_effects::update(&self.node, &self.registry, &updates)
-                .await
-                .into_iter();
+            let (node, registry, log) = (&self.node, &self.registry, &self.log);
+            let nobody = Subject::daemon();
+            let failed = side_effects::update(node, registry, log, &by, &nobody, &updates).await;
+            let failed = failed.into_iter();
             let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
             failed.collect()
         })
@@ -83,10 +91,28 @@ impl nri::Observer for Plugins {
     }
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
-        // The library has logged it.
+        // The library has logged it. Its updates and evictions have events of their own.
+        if matches!(event, PluginEvent::Unsolicited { .. }) {
+            return;
+        }
+        let id = plugin.id;
         let (plugin, life) = (plugin.to_string(), event.clone());
         let what = What::PluginLife { plugin, life };
-        self.log.record(Subject::daemon(), what);
+        match (event, id) {
+            (PluginEvent::WishFailed { .. }, Some(id)) => {
+                self.log.record_of(&id.to_string(), Subject::daemon(), what);
+            }
+            _ => {
+                self.log.record(Subject::daemon(), what);
+            }
+        }
+    }
+
+    fn update_rejected(&self, by: &Requester, FailedUpdate { update, why }: &FailedUpdate) {
+        let found = self.registry.find_container(&update.container_id);
+        let subject = found.map(|(pod, container)| event_log::subject(&pod, Some(&container)));
+        let subject = subject.unwrap_or_else(|_| Subject::daemon());
+        side_effects::not_updated(&self.log, by, &subject, update, why);
     }
 }
 
@@ -118,6 +144,7 @@ fn small(n: usize) -> u32 {
 }
 
 fn answer(delivery: &Delivery) -> What {
+    let adjustment = delivery.adjustment.as_deref();
     What::Plugin {
         hook: nri::mask::event_name(delivery.event).to_owned(),
         plugin: delivery.plugin.to_string(),
@@ -125,6 +152,9 @@ fn answer(delivery: &Delivery) -> What {
         took_ns: nanoseconds(delivery.took),
         adjusted: delivery.adjusted,
         changed: delivery.changed.clone(),
+        values: adjustment.map_or_else(Values::default, |adjustment| {
+            Values::of_adjustment(&delivery.changed, adjustment)
+        }),
         updates: small(delivery.updates),
         evictions: small(delivery.evictions),
         left_out: delivery.left_out.iter().map(ToString::to_string).collect(),

@@ -6,6 +6,8 @@
 use nri::{Outcome, PluginEvent as Life};
 use serde::{Deserialize, Serialize};
 
+use super::values::Values;
+
 /// Version of the JSON form, in every line.
 pub const SCHEMA: u32 = 1;
 
@@ -71,9 +73,12 @@ pub enum What {
         took_ns: u64,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adjusted: bool,
-        /// Paths of what it set, such as `mounts["/data"]` or `env["DEMO"]`; never a value.
+        /// Paths of what it set, such as `mounts["/data"]` or `env["DEMO"]`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
+        /// The values at these paths, except for environment variables.
+        #[serde(flatten)]
+        values: Values,
         #[serde(default, skip_serializing_if = "is_zero")]
         updates: u32,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -81,6 +86,20 @@ pub enum What {
         /// Fields left out of an oversized request: `container <id>: env, args`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<String>,
+    },
+    /// The update of a container that a plugin requested: of the subject, unless there is a `target`.
+    Update {
+        plugin: String,
+        /// `Synchronize`, `UpdateContainers`, or the event whose answer requested it.
+        hook: String,
+        /// A container that does not exist; the subject is the one whose event was answered.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        target: String,
+        #[serde(flatten)]
+        values: Values,
+        /// Why it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     /// All plugins have answered; `aborted` is the reason to stop the operation.
     Passed {
@@ -133,14 +152,23 @@ pub enum Action {
         plugin: String,
         reason: String,
     },
-    /// An update or an eviction in a plugin's answer failed.
+    /// An eviction in a plugin's answer failed.
     WishFailed {
         plugin: String,
         /// Id of the affected container.
         target: String,
         why: String,
     },
-    Updated,
+    /// By a CRI call.
+    Updated {
+        #[serde(flatten)]
+        values: Values,
+    },
+    /// So many updates and evictions of the plugin are not recorded, because it requests too many.
+    Unrecorded {
+        plugin: String,
+        requests: u64,
+    },
     Removed,
     NetworkGone,
     Stopped,
@@ -149,6 +177,19 @@ pub enum Action {
         version: String,
     },
     DaemonStopping,
+}
+
+impl Event {
+    /// How many events are missing: such an event concerns every reader.
+    pub fn missing(&self) -> u64 {
+        match &self.what {
+            What::Lost { events } => *events,
+            What::Step {
+                step: Action::Unrecorded { requests, .. },
+            } => *requests,
+            _ => 0,
+        }
+    }
 }
 
 impl Subject {
@@ -253,6 +294,7 @@ mod tests {
             took_ns: 5,
             adjusted: true,
             changed: vec!["env[\"DEMO\"]".to_owned()],
+            values: Values::default(),
             updates: 2,
             evictions: 0,
             left_out: vec!["container c1: env".to_owned()],
@@ -315,6 +357,7 @@ mod tests {
                 took_ns: 5,
                 adjusted: false,
                 changed: Vec::new(),
+                values: Values::default(),
                 updates: 0,
                 evictions: 0,
                 left_out: Vec::new(),

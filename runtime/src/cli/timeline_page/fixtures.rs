@@ -1,6 +1,6 @@
 //! Events of pods that never were.
 
-use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
+use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, Values, What};
 
 /// Records events with times of its own.
 pub(super) struct Script {
@@ -49,6 +49,7 @@ impl Script {
             took_ns: 420_000,
             adjusted: false,
             changed: Vec::new(),
+            values: Values::default(),
             updates: 0,
             evictions: 0,
             left_out: Vec::new(),
