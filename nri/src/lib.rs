@@ -169,6 +169,7 @@ mod plugin_side;
 pub mod policy;
 pub mod read;
 mod register;
+mod rejections;
 mod roster;
 mod rt;
 mod settings;
@@ -205,6 +206,7 @@ pub use plugin_side::{
     runtime_info::RuntimeInfo,
 };
 pub use policy::Outcome;
+pub use rejections::Rejection;
 pub use settings::{
     DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
     Restart, Settings, Timeouts,

@@ -31,6 +31,7 @@ use crate::{
     pace::Pace,
     plugin::Session,
     policy::Class,
+    rejections::Rejections,
     roster::{Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
     source::{FailedUpdate, Requester, Source},
@@ -94,6 +95,7 @@ pub(crate) struct Shared {
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) gone: GonePlugins,
+    pub(crate) rejections: Rejections,
     pub(crate) started: Instant,
     /// Restarts in a row, per launched plugin.
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
@@ -133,6 +135,7 @@ impl Shared {
             lookups: identity::lookups(),
             stopping: watch::Sender::new(false),
             gone: GonePlugins::default(),
+            rejections: Rejections::default(),
             started: Instant::now(),
             restarts: Mutex::default(),
         }
@@ -413,6 +416,9 @@ impl Shared {
                 crate::mask::event_name(*event)
             ),
             _ => tracing::info!(plugin = %name, ?event),
+        }
+        if let (None, PluginEvent::Rejected { reason }) = (name.id, event) {
+            self.rejections.remember(name, reason);
         }
         self.observer.plugin(name, event);
     }

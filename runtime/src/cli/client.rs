@@ -260,10 +260,10 @@ fn timeline_from(
 pub async fn plugins(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
     let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
-    let plugins = answer.into_inner().plugins;
+    let answer = answer.into_inner();
     ask.output.print(
-        || plugin_table::table(&plugins, terminal().0),
-        || plugin_table::json(&plugins),
+        || plugin_table::table(&answer, terminal().0),
+        || plugin_table::json(&answer),
     );
     Ok(())
 }

@@ -143,6 +143,26 @@ impl Hooks {
         adaptation.map(Adaptation::plugins).unwrap_or_default()
     }
 
+    /// Connections and files that were rejected, and are none of [`Hooks::plugins`].
+    pub fn rejections(&self) -> Vec<nri::Rejection> {
+        let adaptation = self.adaptation.get();
+        adaptation.map(Adaptation::rejections).unwrap_or_default()
+    }
+
+    /// An NRI plugin connected to the CRI socket.
+    pub fn mistaken(&self, pid: Option<u32>) {
+        let right = match &self.node.config.nri_settings().socket {
+            Some(socket) => format!("the NRI socket is {}", socket.display()),
+            None => "NRI is disabled".to_owned(),
+        };
+        if let Some(adaptation) = self.adaptation.get() {
+            adaptation.rejected(
+                pid,
+                format!("an NRI plugin connected to the CRI socket; {right}"),
+            );
+        }
+    }
+
     /// Prometheus text of the families of containerd and ours (NRI-450, NRI-451).
     pub fn metrics(&self) -> String {
         let adaptation = self.adaptation.get();
