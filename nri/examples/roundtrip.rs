@@ -17,7 +17,8 @@ use std::{
 };
 
 use nri::{
-    Adaptation, BoxFuture, FailedUpdate, Handlers, PluginId, Snapshot, Source, proto::*, stub::Stub,
+    Adaptation, BoxFuture, FailedUpdate, Handlers, PluginId, Requester, Snapshot, Source, proto::*,
+    stub::Stub,
 };
 
 struct Runtime;
@@ -26,7 +27,11 @@ impl Source for Runtime {
     fn snapshot(&self) -> Snapshot {
         Snapshot::default()
     }
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        _: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let failed = updates
             .into_iter()
             .map(|update| FailedUpdate::new(update, "not supported"));

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::*};
+use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Requester, Snapshot, Source, proto::*};
 
 struct Runtime;
 
@@ -15,7 +15,11 @@ impl Source for Runtime {
         Snapshot::default()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        _: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let failed = updates
             .into_iter()
             .map(|update| FailedUpdate::new(update, "not supported"));

@@ -9,13 +9,14 @@ use crate::{
     dispatch::dispatch,
     join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
-    observe::{Kind, PluginInfo},
+    observe::{Kind, PluginEvent, PluginInfo, PluginName},
     operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
     owners::PluginId,
     plugin::Session,
+    rejections::Rejection,
     roster::Roster,
     settings::Timeouts,
-    shared::Shared,
+    shared::{Shared, unknown},
     validators,
     wire::event::HookRequest,
 };
@@ -256,7 +257,22 @@ impl Adaptation {
         self.shared.set_timeouts(timeouts);
     }
 
-    /// Every connected plugin, and every required or must-run one that is absent.
+    /// The last connections and files that were rejected before they were known to be a plugin.
+    pub fn rejections(&self) -> Vec<Rejection> {
+        self.shared.rejections.all()
+    }
+
+    /// A plugin connected to another socket of the runtime, which rejected it.
+    pub fn rejected(&self, pid: Option<u32>, reason: impl Into<String>) {
+        let name = PluginName {
+            pid,
+            ..unknown(Kind::External)
+        };
+        let reason = reason.into();
+        self.shared.tell(&name, &PluginEvent::Rejected { reason });
+    }
+
+    /// Every plugin that is there, and every required or must-run one that is not.
     pub fn plugins(&self) -> Vec<PluginInfo> {
         self.shared.plugins()
     }

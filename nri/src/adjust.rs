@@ -46,6 +46,15 @@ pub enum HookKind {
 }
 
 impl HookKind {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Prestart,
+        Self::CreateRuntime,
+        Self::CreateContainer,
+        Self::StartContainer,
+        Self::Poststart,
+        Self::Poststop,
+    ];
+
     /// The hooks of this kind.
     pub fn of(self, hooks: &mut Hooks) -> &mut Vec<Hook> {
         match self {

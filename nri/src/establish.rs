@@ -19,7 +19,7 @@ use crate::{
         discover::Found,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::Child,
-        rpc::{Client, Serving, serve},
+        rpc::{Client, Serving, one_line, serve},
         version::{NRI_VERSION, Version, runtime_services},
     },
 };
@@ -69,7 +69,8 @@ pub(crate) async fn establish(
 ) -> Option<Connected> {
     let watch = shared.watches.as_ref().map(|watches| watches());
     let mux = Mux::watched(socket, shared.timeouts().request, watch);
-    match introduce(shared, &mux, &origin).await {
+    let mut known = None;
+    match introduce(shared, &mux, &origin, &mut known).await {
         Ok((session, serving, service, permit)) => Some(Connected {
             session,
             mux,
@@ -83,8 +84,10 @@ pub(crate) async fn establish(
                 let pid = Some(child.pid);
                 shared.remember_failed(&found.id, Kind::Launched, pid, &reason);
             }
-            shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
-            // The plugin gets the reason before the connection closes; a shutdown does not wait.
+            let mut name = origin.name();
+            name.id = name.id.or(known.as_ref());
+            shared.tell(&name, &PluginEvent::Rejected { reason });
+            // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {
                 biased;
                 _ = mux.closed() => {}
@@ -104,6 +107,7 @@ async fn introduce(
     shared: &Arc<Shared>,
     mux: &Mux,
     origin: &Origin,
+    known: &mut Option<PluginId>,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
     let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
     let who = match origin {
@@ -130,8 +134,14 @@ async fn introduce(
     };
     let registration = match registration {
         Ok(registration) => registration,
-        Err(refused) => return Err(format!("registration refused: {refused}")),
+        Err(refused) => {
+            return Err(format!(
+                "registration refused: {}",
+                one_line(&refused.message)
+            ));
+        }
     };
+    *known = Some(registration.id.clone());
     let permit = service.take_permit();
     let session = configure(shared, client, registration, origin).await?;
     Ok((session, serving, service, permit))

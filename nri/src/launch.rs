@@ -19,7 +19,8 @@ use crate::{
     roster::Joining,
     rt,
     settings::Restart,
-    shared::{Shared, unknown},
+    shared::{SYNCHRONIZE, Shared, unknown},
+    source::Requester,
     wire::{
         discover::{self, Found},
         error::TransportError,
@@ -167,8 +168,8 @@ impl Shared {
             }
         }
         let merged = merge.finish();
-        let askers = |container: &str| merged.askers.of_update(container).to_vec();
-        self.apply(merged.update.clone(), askers).await;
+        let by = Requester::merged(SYNCHRONIZE, &merged.askers, &merged.owners);
+        self.apply(&by, merged.update).await;
         for connected in &launched {
             connected.open();
         }

@@ -64,7 +64,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::*};
+//! use nri::{Adaptation, BoxFuture, FailedUpdate, PluginId, Requester, Snapshot, Source, proto::*};
 //!
 //! struct Runtime;
 //!
@@ -72,7 +72,7 @@
 //!     fn snapshot(&self) -> Snapshot {
 //!         Snapshot::default()
 //!     }
-//!     fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+//!     fn update(&self, _: &Requester, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
 //!         let failed = updates.into_iter().map(|update| FailedUpdate::new(update, "not supported"));
 //!         Box::pin(std::future::ready(failed.collect()))
 //!     }
@@ -148,6 +148,7 @@ mod identity;
 #[doc(hidden)]
 pub mod internals;
 mod join;
+mod json;
 mod kept;
 mod launch;
 mod limits;
@@ -168,6 +169,7 @@ mod plugin_side;
 pub mod policy;
 pub mod read;
 mod register;
+mod rejections;
 mod roster;
 mod rt;
 mod settings;
@@ -204,12 +206,13 @@ pub use plugin_side::{
     runtime_info::RuntimeInfo,
 };
 pub use policy::Outcome;
+pub use rejections::Rejection;
 pub use settings::{
     DEFAULT_PLUGIN_CONFIG_DIR, DEFAULT_PLUGIN_DIR, DEFAULT_SOCKET, PluginConfig, PluginSettings,
     Restart, Settings, Timeouts,
 };
 pub use shorten::LeftOut;
-pub use source::{BoxFuture, FailedUpdate, Snapshot, Source};
+pub use source::{BoxFuture, FailedUpdate, Requester, Snapshot, Source};
 pub use wire::{
     error::TransportError,
     event::{HookRequest, is_plain},

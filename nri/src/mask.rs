@@ -10,9 +10,11 @@ use std::{
 };
 
 use proto_nri::{Event, Field};
+use serde::{Deserialize, Serialize};
 
 /// A set of events. Bit `n - 1` stands for event number `n` (NRI-310).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(into = "Vec<String>", from = "Vec<String>")]
 pub struct EventMask(u32);
 
 /// The events a plugin can subscribe to, with their RPC names, in order of their numbers.

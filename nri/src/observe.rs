@@ -1,22 +1,24 @@
 //! Input of observers and entries of the plugin list: outcomes, connects and disconnects.
 //!
-//! All contents are names, ids, numbers or error texts; never environment values, annotations or
-//! message bodies.
+//! No environment value ever reaches it.
 
 use std::time::Duration;
 
-use proto_nri::Event;
+use proto_nri::{ContainerAdjustment, Event};
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    json::{event, nanoseconds},
     mask::EventMask,
     owners::PluginId,
     policy::{OnTimeout, Outcome},
     shorten::LeftOut,
+    source::{FailedUpdate, Requester},
     wire::version::Version,
 };
 
 /// One event at one plugin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub event: Event,
     pub plugin: PluginId,
@@ -31,6 +33,8 @@ pub struct Delivery {
     pub adjusted: bool,
     /// Paths it set in a container being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
+    /// The values at these paths, in the adjustment of all plugins so far. It has no environment, also none of hooks.
+    pub adjustment: Option<Box<ContainerAdjustment>>,
     /// Updates of containers in the answer.
     pub updates: usize,
     /// Evictions in the answer.
@@ -51,6 +55,7 @@ impl Delivery {
             took: Duration::ZERO,
             adjusted: false,
             changed: Vec::new(),
+            adjustment: None,
             updates: 0,
             evictions: 0,
             left_out: Vec::new(),
@@ -58,14 +63,16 @@ impl Delivery {
     }
 }
 
-/// A step in the life of a plugin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A step in the life of a plugin. Event logs of runtimes have its JSON form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "life", rename_all = "snake_case")]
 pub enum PluginEvent {
     /// Started from the plugin directory.
     Launched,
     /// It registered its identity.
     Registered {
         version: Version,
+        #[serde(default)]
         nri_version: String,
     },
     /// It answered its subscription.
@@ -74,30 +81,44 @@ pub enum PluginEvent {
     Synchronized {
         pods: usize,
         containers: usize,
+        #[serde(rename = "took_ns", with = "nanoseconds")]
         took: Duration,
     },
     /// Its list lacked fields of a pod or container that would have been too long.
     Shortened { left_out: LeftOut },
     /// It takes this event as a `StateChange` only (NRI-334); once per plugin and event.
-    Deprecated { event: Event },
-    /// It sent unsolicited updates.
+    Deprecated {
+        #[serde(rename = "hook", with = "event")]
+        event: Event,
+    },
+    /// It sent updates of its own accord.
     Unsolicited {
         updates: usize,
         failed: usize,
         evictions: usize,
     },
-    /// An update or an eviction among those failed.
-    WishFailed { container: String, why: String },
-    /// It was rejected, or failed before its events began.
+    /// An eviction that it requested by itself failed. For updates see [`Observer::update_rejected`].
+    WishFailed {
+        #[serde(rename = "target")]
+        container: String,
+        why: String,
+    },
+    /// It was refused, or failed before its events began.
     Rejected { reason: String },
     /// A newer instance of its index and name gets its events from now on.
     Shadowed,
     /// It gets no more events.
     Closed { reason: String },
     /// It will be started again (`restart = "on-failure"`).
-    Restarting { after: Duration },
-    /// A missed event was dropped: too old, or too many.
-    Dropped { event: Event },
+    Restarting {
+        #[serde(rename = "after_ns", with = "nanoseconds")]
+        after: Duration,
+    },
+    /// An event it missed was given up: too old, or too many.
+    Dropped {
+        #[serde(rename = "hook", with = "event")]
+        event: Event,
+    },
 }
 
 /// Receiver of events. Called on the dispatching task: return quickly, never block.
@@ -119,7 +140,13 @@ pub trait Observer: Send + Sync {
         let _ = delivery;
     }
 
-    /// A plugin's state changed. `plugin` is `??-plugin` until it is known (NRI-214).
+    /// An update outside of the answers to events was not handed to [`Source::update`](crate::Source::update): the plugin
+    /// may not make it, or the container is being created.
+    fn update_rejected(&self, by: &Requester, failed: &FailedUpdate) {
+        let _ = (by, failed);
+    }
+
+    /// Something happened to a plugin. `plugin` is `??-plugin` while it is not known (NRI-214).
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
         let _ = (plugin, event);
     }

@@ -6,12 +6,13 @@
 use std::net::IpAddr;
 
 use proto_nri::{
-    ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event, RunPodSandboxRequest,
-    RunPodSandboxResponse, StopContainerRequest, StopContainerResponse, UpdateContainerRequest,
-    UpdateContainerResponse,
+    ContainerAdjustment, ContainerUpdate, CreateContainerRequest, CreateContainerResponse, Event,
+    RunPodSandboxRequest, RunPodSandboxResponse, StopContainerRequest, StopContainerResponse,
+    UpdateContainerRequest, UpdateContainerResponse,
 };
 
 use crate::{
+    adjust::HookKind,
     mask::FieldMask,
     merge::{
         self, CreateMerge, MergedCreate, MergedStop, MergedUpdate, RunMerge, StopMerge, UpdateMerge,
@@ -92,6 +93,8 @@ pub struct AnswerContents {
     pub adjusted: bool,
     /// Names of the fields it set in the pod or the container being created.
     pub changed: Vec<String>,
+    /// As [`Delivery::adjustment`].
+    pub adjustment: Option<Box<ContainerAdjustment>>,
     pub updates: usize,
     pub evictions: usize,
     /// Fields left out of its request.
@@ -209,18 +212,28 @@ impl Operation for CreateMerge {
         permit(plugin, policy, &mut reply)?;
         let mut contents = AnswerContents {
             adjusted: reply.adjust.is_some(),
-            changed: Vec::new(),
             updates: reply.update.len(),
             evictions: reply.evict.len(),
-            left_out: Vec::new(),
+            ..AnswerContents::default()
         };
         let taken = self.apply(plugin, reply);
         if contents.adjusted {
             contents.changed = self.owners().set_by(plugin);
+            contents.adjustment = Some(Box::new(without_environment(self.adjustment().clone())));
         }
         taken.map_err(|e| e.outcome())?;
         Ok(contents)
     }
+}
+
+/// Variables may be secrets.
+fn without_environment(mut adjustment: ContainerAdjustment) -> ContainerAdjustment {
+    adjustment.env.clear();
+    let hooks = adjustment.hooks.get_or_insert_default();
+    for kind in HookKind::ALL {
+        kind.of(hooks).iter_mut().for_each(|hook| hook.env.clear());
+    }
+    adjustment
 }
 
 impl Operation for UpdateMerge {

@@ -29,6 +29,7 @@
 use std::time::Duration;
 
 use proto_nri::{Event, FailurePolicy};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     mask::{EventMask, FieldMask, event_name},
@@ -73,8 +74,9 @@ impl Class {
     }
 }
 
-/// Outcome of one plugin at one event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Outcome of one plugin at one event. Event logs of runtimes have its JSON form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
 pub enum Outcome {
     /// It answered OK.
     Answered,

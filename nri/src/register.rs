@@ -23,8 +23,8 @@ use crate::{
     operation,
     owners::PluginId,
     pace,
-    shared::Shared,
-    source::FailedUpdate,
+    shared::{NOT_PERMITTED, Shared},
+    source::{FailedUpdate, Requester},
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
     wire::version::Version,
 };
@@ -161,13 +161,14 @@ impl RuntimeService {
 }
 
 impl Shared {
-    /// Unsolicited updates and evictions of a plugin (NRI-440, NRI-441, NRI-570).
+    /// Updates and evictions a plugin sends of its own accord (NRI-440, NRI-441, NRI-570). Returns what failed.
     pub(crate) async fn unsolicited(
         &self,
         plugin: &PluginId,
         request: UpdateContainersRequest,
     ) -> Vec<ContainerUpdate> {
         let policy = self.settings.plugin(plugin).policy;
+        let by = Requester::one("UpdateContainers", plugin);
         let mut failed = Vec::new();
         let mut updates = 0;
         let evictions = request.evict.len();
@@ -186,15 +187,22 @@ impl Shared {
                 .into_iter()
                 .partition(|u| self.roster.is_being_created(&u.container_id));
             let denied = denied.into_iter();
-            failed.extend(denied.map(|update| FailedUpdate::new(update, "not permitted")));
+            let denied = denied.map(|update| FailedUpdate::new(update, NOT_PERMITTED));
             let creating = creating.into_iter();
-            failed.extend(creating.map(|update| FailedUpdate::new(update, "being created")));
+            let creating = creating.map(|update| FailedUpdate::new(update, "being created"));
+            let rejected: Vec<_> = denied.chain(creating).collect();
+            self.rejected(&by, &rejected);
+            failed.extend(rejected);
             updates += ready.len();
             if !ready.is_empty() {
-                failed.extend(self.source.update(ready).await);
+                let not_applied = self.source.update(&by, ready).await;
+                not_applied
+                    .iter()
+                    .for_each(|failed| self.update_failed(&by, failed));
+                failed.extend(not_applied);
             }
         }
-        let mut wrong: Vec<(String, String)> = Vec::new();
+        let mut not_evicted = Vec::new();
         for eviction in request.evict {
             self.pace.take(plugin, 1).await;
             let container = eviction.container_id;
@@ -205,19 +213,16 @@ impl Shared {
                 Err("it may not evict".to_owned())
             };
             if let Err(why) = done {
+                // The protocol has no other place for it, and no values: it is no update.
+                not_evicted.push(ContainerUpdate {
+                    container_id: container.clone(),
+                    ..ContainerUpdate::default()
+                });
+                let container = one_line(&container);
                 let why = format!("eviction of container {container} failed: {why}");
-                wrong.push((container, why));
+                self.wish_failed(plugin, &why);
+                self.tell_of(plugin, &PluginEvent::WishFailed { container, why });
             }
-        }
-        wrong.extend(failed.iter().map(|FailedUpdate { update, why }| {
-            let container = update.container_id.clone();
-            let why =
-                format!("update of container {container}, asked for by itself, failed: {why}");
-            (container, why)
-        }));
-        for (container, why) in wrong {
-            self.wish_failed(plugin, &why);
-            self.tell_of(plugin, &PluginEvent::WishFailed { container, why });
         }
         let event = PluginEvent::Unsolicited {
             updates,
@@ -225,7 +230,8 @@ impl Shared {
             evictions,
         };
         self.tell_of(plugin, &event);
-        failed.into_iter().map(|failed| failed.update).collect()
+        let failed = failed.into_iter().map(|failed| failed.update);
+        failed.chain(not_evicted).collect()
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn delivery<R: HookRequest>(
         took,
         adjusted: contents.adjusted,
         changed: contents.changed,
+        adjustment: contents.adjustment,
         updates: contents.updates,
         evictions: contents.evictions,
         left_out: contents.left_out,

@@ -31,17 +31,21 @@ use crate::{
     pace::Pace,
     plugin::Session,
     policy::Class,
+    rejections::Rejections,
     roster::{Roster, Slot},
     settings::{PluginSettings, Settings, Timeouts},
-    source::{FailedUpdate, Source},
+    source::{FailedUpdate, Requester, Source},
     wire::{
         event::HookRequest,
         mux::Watches,
-        rpc::{ENVELOPE, MAX_MESSAGE, Metadata, ROOM},
+        rpc::{ENVELOPE, MAX_MESSAGE, Metadata, ROOM, one_line},
         version::Version,
     },
 };
 
+/// The call that updates of a joining plugin are part of.
+pub(crate) const SYNCHRONIZE: &str = "Synchronize";
+pub(crate) const NOT_PERMITTED: &str = "not permitted";
 /// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets
 /// others through (NRI-319).
 const QUIET_WAIT: Duration = Duration::from_secs(5);
@@ -91,6 +95,7 @@ pub(crate) struct Shared {
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) gone: GonePlugins,
+    pub(crate) rejections: Rejections,
     pub(crate) started: Instant,
     /// Restarts in a row, per launched plugin.
     pub(crate) restarts: Mutex<BTreeMap<PluginId, u32>>,
@@ -130,6 +135,7 @@ impl Shared {
             lookups: identity::lookups(),
             stopping: watch::Sender::new(false),
             gone: GonePlugins::default(),
+            rejections: Rejections::default(),
             started: Instant::now(),
             restarts: Mutex::default(),
         }
@@ -246,12 +252,36 @@ impl Shared {
         }
     }
 
+    /// The updates of Synchronize that the plugin may make. The others are reported.
     pub(crate) fn granted(
         &self,
         session: &Session,
         updates: Vec<ContainerUpdate>,
     ) -> Vec<ContainerUpdate> {
-        operation::permitted_updates(&session.id, &session.settings.policy, updates).0
+        let policy = &session.settings.policy;
+        let (granted, denied) = operation::permitted_updates(&session.id, policy, updates);
+        let denied = denied.into_iter();
+        let denied = denied.map(|update| FailedUpdate::new(update, NOT_PERMITTED));
+        let by = Requester::one(SYNCHRONIZE, &session.id);
+        self.rejected(&by, &denied.collect::<Vec<_>>());
+        granted
+    }
+
+    /// Updates that are not the runtime's to make.
+    pub(crate) fn rejected(&self, by: &Requester, updates: &[FailedUpdate]) {
+        for failed in updates {
+            self.update_failed(by, failed);
+            self.observer.update_rejected(by, failed);
+        }
+    }
+
+    pub(crate) fn update_failed(&self, by: &Requester, failed: &FailedUpdate) {
+        let FailedUpdate { update, why } = failed;
+        let id = one_line(&update.container_id);
+        let what = format!("update of container {id} by {} failed: {why}", by.call);
+        for plugin in by.of_update(&update.container_id) {
+            self.wish_failed(plugin, &what);
+        }
     }
 
     /// Applies what a plugin asked for when it was synchronised (NRI-327).
@@ -261,30 +291,20 @@ impl Shared {
         updates: Vec<ContainerUpdate>,
     ) {
         let updates = self.granted(session, updates);
-        self.apply(updates, |_| vec![session.id.clone()]).await;
+        let by = Requester::one(SYNCHRONIZE, &session.id);
+        self.apply(&by, updates).await;
     }
 
-    /// `askers`: whose wish the update of a container is.
-    pub(crate) async fn apply(
-        &self,
-        updates: Vec<ContainerUpdate>,
-        askers: impl Fn(&str) -> Vec<PluginId>,
-    ) {
+    pub(crate) async fn apply(&self, by: &Requester, updates: Vec<ContainerUpdate>) {
         if updates.is_empty() {
             return;
         }
         // A source that waits for an operation that waits for the plugin must not hang both.
         let limit = self.timeouts().sync;
-        match timeout(limit, self.source.update(updates)).await {
-            Ok(failed) => {
-                for FailedUpdate { update, why } in failed {
-                    let id = &update.container_id;
-                    let what = format!("update of container {id} at synchronisation failed: {why}");
-                    for plugin in askers(id) {
-                        self.wish_failed(&plugin, &what);
-                    }
-                }
-            }
+        match timeout(limit, self.source.update(by, updates)).await {
+            Ok(failed) => failed
+                .iter()
+                .for_each(|failed| self.update_failed(by, failed)),
             Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
         }
     }
@@ -396,6 +416,9 @@ impl Shared {
                 crate::mask::event_name(*event)
             ),
             _ => tracing::info!(plugin = %name, ?event),
+        }
+        if let (None, PluginEvent::Rejected { reason }) = (name.id, event) {
+            self.rejections.remember(name, reason);
         }
         self.observer.plugin(name, event);
     }

@@ -6,18 +6,20 @@
 //!
 //! Pure: no I/O, no clock.
 
-use std::{cmp::Reverse, fmt, mem::swap};
+use std::{borrow::Cow, cmp::Reverse, fmt, mem::swap};
 
 use prost::Message;
 use proto_nri::{Container, PodSandbox};
+use serde::{Deserialize, Serialize};
 
-/// Fields of a pod or container that were not sent, because the message would have been too long.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a plugin was not sent of a pod or container, because the message would have been too long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
 pub struct LeftOut {
     /// `pod` or `container`, and its id.
     pub object: String,
     /// Names of the fields, such as `env` or `linux.devices`.
-    pub fields: Vec<&'static str>,
+    pub fields: Vec<Cow<'static, str>>,
 }
 
 impl fmt::Display for LeftOut {
@@ -115,11 +117,11 @@ pub(crate) fn shorten(
             match (&mut pod, &mut container) {
                 (Some(pod), _) if is_pod => {
                     (pods[at].1)(pod, &mut PodSandbox::default());
-                    of_pod.push(pods[at].0);
+                    of_pod.push(pods[at].0.into());
                 }
                 (_, Some(container)) => {
                     (containers[at].1)(container, &mut Container::default());
-                    of_container.push(containers[at].0);
+                    of_container.push(containers[at].0.into());
                 }
                 (_, None) => {}
             }

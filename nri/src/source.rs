@@ -3,9 +3,12 @@
 
 use std::pin::Pin;
 
-use proto_nri::{Container, ContainerUpdate, PodSandbox};
+use proto_nri::{Container, ContainerUpdate, Field, PodSandbox};
 
-use crate::owners::PluginId;
+use crate::{
+    merge::Askers,
+    owners::{Owners, PluginId},
+};
 
 /// A boxed future, as [`Source`] returns it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -34,6 +37,63 @@ impl FailedUpdate {
     }
 }
 
+/// Who requests updates, and by what.
+#[derive(Debug, Clone, Default)]
+pub struct Requester {
+    /// `Synchronize`, `UpdateContainers`, or the event whose answers have the updates.
+    pub call: &'static str,
+    one: Option<PluginId>,
+    askers: Askers,
+    owners: Owners,
+}
+
+impl Requester {
+    /// One plugin requests all of them.
+    pub fn one(call: &'static str, plugin: &PluginId) -> Self {
+        Self {
+            call,
+            one: Some(plugin.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// They are merged from the answers of several plugins.
+    pub fn merged(call: &'static str, askers: &Askers, owners: &Owners) -> Self {
+        Self {
+            call,
+            one: None,
+            askers: askers.clone(),
+            owners: owners.clone(),
+        }
+    }
+
+    /// Plugins that request the update of a container, in call order.
+    pub fn of_update(&self, container: &str) -> &[PluginId] {
+        let one = self.one.as_ref().map(std::slice::from_ref);
+        one.unwrap_or_else(|| self.askers.of_update(container))
+    }
+
+    /// Plugins that request the eviction of a container, in call order.
+    pub fn of_eviction(&self, container: &str) -> &[PluginId] {
+        self.askers.of_eviction(container)
+    }
+
+    /// Whether this value in the update of a container is the plugin's.
+    pub fn has_set(
+        &self,
+        plugin: &PluginId,
+        container: &str,
+        field: Field,
+        key: Option<&str>,
+    ) -> bool {
+        let owner = self.owners.container(container).and_then(|of| match key {
+            Some(key) => of.owner_of(field, key),
+            None => of.owner(field),
+        });
+        self.one.is_some() || owner.is_some_and(|owner| owner.plugins().contains(plugin))
+    }
+}
+
 /// The runtime, as plugins reach it.
 pub trait Source: Send + Sync + 'static {
     /// All objects at one moment: called under a mutex that every dispatch passes. Do not block, do
@@ -41,10 +101,14 @@ pub trait Source: Send + Sync + 'static {
     /// call it.
     fn snapshot(&self) -> Snapshot;
 
-    /// Applies updates at once, in any state of the containers' pods, and returns those that
-    /// failed, with the reason. Wait neither for a pod's operation nor for the
-    /// [`Turn`](crate::Turn): either may be waiting for the plugin that asks.
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>>;
+    /// Applies updates at once, whatever state the containers' pods are in, and returns those that
+    /// could not be applied, and why. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
+    /// waiting for the plugin that asks.
+    fn update(
+        &self,
+        by: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>>;
 
     /// Accepts a plugin's request to stop a container, with its reason. Does not wait for the end.
     fn evict(

@@ -15,8 +15,8 @@ use std::{
 
 use common::{Place, Record, plugin, until, until_active, update};
 use nri::{
-    BoxFuture, FailedUpdate, PluginEvent, PluginId, PluginSettings, PluginState, Snapshot, Source,
-    proto::ContainerUpdate, stub::Stub,
+    BoxFuture, FailedUpdate, PluginEvent, PluginId, PluginSettings, PluginState, Requester,
+    Snapshot, Source, proto::ContainerUpdate, stub::Stub,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::UnixStream;
@@ -161,7 +161,11 @@ impl Source for Counting {
         Snapshot::default()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        _: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
             let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);

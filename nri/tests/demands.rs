@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{Place, Record, container, plugin, pod, until, until_active, update};
-use nri::{Handlers, PluginEvent, PluginSettings, proto::*};
+use nri::{CallError, Code, Handlers, PluginEvent, PluginSettings, proto::*};
 
 fn settings(
     id: &str,
@@ -210,6 +210,15 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     assert!(place.seen.saw("10-a", |e| matches!(
         e,
         PluginEvent::Unsolicited { failed: 1, .. }
+    )));
+    let failed = runtime.evict("bad", "too loud").await.unwrap_err();
+    assert!(
+        matches!(&failed, CallError::Status(s) if s.is(Code::NotFound) && s.message.contains("bad")),
+        "{failed}"
+    );
+    assert!(place.seen.saw("10-a", |e| matches!(
+        e,
+        PluginEvent::WishFailed { container, .. } if container == "bad"
     )));
 }
 

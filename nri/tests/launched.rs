@@ -236,6 +236,7 @@ async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {
     );
     let dir = place.dir.path().join("plugins");
     fs::write(dir.join("README"), "no").unwrap();
+    fs::write(dir.join("13-mode"), "no").unwrap();
     fs::create_dir(dir.join("10-dir")).unwrap();
     fs::set_permissions(dir.join("06-writable"), fs::Permissions::from_mode(0o777)).unwrap();
     // Not even one that links to nothing, or that cannot be executed, keeps others out.
@@ -262,7 +263,10 @@ async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {
         "08-not,allowed",
         "09-config",
         "11-dangling",
+        "13-mode: it is not executable",
     ] {
+        let listed = nri.rejections();
+        assert!(listed.iter().any(|r| r.reason.contains(file)), "{listed:?}");
         assert!(
             rejected.iter().any(|r| r.contains(file)),
             "{file} is not in {rejected:?}"

@@ -1,8 +1,9 @@
 use std::error::Error;
 
 /// Commands print these as JSON, by the names of their fields.
-const PRINTED: [&str; 6] = [
+const PRINTED: [&str; 7] = [
     "Plugin",
+    "RejectedPlugin",
     "HeldObject",
     "Directory",
     "PodNetwork",

@@ -35,6 +35,14 @@ pub fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
     line.into()
 }
 
+/// The first of its characters, and a sign where there are more.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

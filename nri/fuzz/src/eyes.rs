@@ -1,8 +1,8 @@
 //! A runtime made of memory, which sees what becomes of the plugin under test.
 
 use nri::{
-    BoxFuture, FailedUpdate, Kind, Observer, PluginEvent, PluginId, PluginName, Snapshot, Source,
-    proto::ContainerUpdate,
+    BoxFuture, FailedUpdate, Kind, Observer, PluginEvent, PluginId, PluginName, Requester,
+    Snapshot, Source, proto::ContainerUpdate,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -48,7 +48,11 @@ impl Source for Eyes {
         }
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        _: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let fails = |update: &ContainerUpdate| update.container_id == FAILS;
         let (failed, done): (Vec<_>, Vec<_>) = updates.into_iter().partition(fails);
         let failed = failed

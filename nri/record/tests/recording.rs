@@ -148,7 +148,11 @@ impl nri::Source for Nothing {
     fn snapshot(&self) -> nri::Snapshot {
         nri::Snapshot::default()
     }
-    fn update(&self, updates: Vec<ContainerUpdate>) -> nri::BoxFuture<'_, Vec<nri::FailedUpdate>> {
+    fn update(
+        &self,
+        _: &nri::Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> nri::BoxFuture<'_, Vec<nri::FailedUpdate>> {
         let failed = updates
             .into_iter()
             .map(|update| nri::FailedUpdate::new(update, "not supported"));

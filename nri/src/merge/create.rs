@@ -71,7 +71,12 @@ impl CreateMerge {
         &self.request
     }
 
-    /// The owners so far.
+    /// What is set so far.
+    pub(crate) fn adjustment(&self) -> &ContainerAdjustment {
+        &self.reply
+    }
+
+    /// Who set what so far.
     pub fn owners(&self) -> &ContainerOwners {
         &self.owners
     }

@@ -77,9 +77,10 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Requests updates and evictions of containers; returns the updates that could not be applied
-    /// (NRI-917). Does not wait longer than the runtime's request timeout. Fails at once without a
-    /// connection, as in an in-process plugin, and before the plugin is synchronised (code 9).
+    /// Asks the runtime to update and evict containers; gives the updates that could not be applied
+    /// (NRI-917). A failed eviction is an update of that container without values, at the end; the Go runtime reports none. Does not wait longer than the runtime's request timeout. Fails at once where there is no
+    /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
+    /// (code 9).
     ///
     /// Do not wait for it inside a handler: the Go runtime answers after the handler has.
     pub async fn update_containers(
@@ -115,15 +116,21 @@ impl Runtime {
         }
     }
 
-    /// Requests the eviction of one container, as [`Runtime::update_containers`]. The protocol has
-    /// no place for the outcome.
+    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. A container that is not evicted
+    /// is a status of code 5, except on the Go runtime.
     pub async fn evict(
         &self,
         container: impl Into<String>,
         reason: impl Into<String>,
     ) -> Result<(), CallError> {
         let evict = vec![eviction(container, reason)];
-        self.update_containers(Vec::new(), evict).await.map(drop)
+        match self.update_containers(Vec::new(), evict).await?.first() {
+            None => Ok(()),
+            Some(failed) => {
+                let text = format!("container {:?} was not evicted", failed.container_id);
+                Err(CallError::Status(Status::new(Code::NotFound, text)))
+            }
+        }
     }
 
     /// Waits until the plugin is connected and synchronised; returns at once if it is.

@@ -76,11 +76,20 @@ fn judge(
     trusted_only: bool,
 ) -> Result<Option<Found>, String> {
     let meta = fs::metadata(file).map_err(|e| e.to_string())?;
-    if !meta.is_file() || meta.mode() & 0o111 == 0 {
+    if !meta.is_file() {
         return Ok(None);
     }
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let id: PluginId = name.parse().map_err(|e| format!("{e}"))?;
+    let id: Result<PluginId, _> = name.parse();
+    if meta.mode() & 0o111 == 0 {
+        let is_meant = id.is_ok();
+        return if is_meant {
+            Err("it is not executable".to_owned())
+        } else {
+            Ok(None)
+        };
+    }
+    let id = id.map_err(|e| format!("{e}"))?;
     if trusted_only && let Some(why) = distrusted(&meta) {
         return Err(why.to_owned());
     }

@@ -12,6 +12,7 @@
 
 use parking_lot::Mutex;
 use proto_nri::Event;
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "stub")]
 use crate::mask::EVENTS;
@@ -25,7 +26,8 @@ use crate::{
 pub const NRI_VERSION: &str = "v0.12.5";
 
 /// A version of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Version {
     V1Alpha1,
     V1Beta1,

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nri::{
-    BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Snapshot,
-    Source,
+    BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Requester,
+    Snapshot, Source,
     proto::{Container, ContainerState, ContainerUpdate, LinuxResources, PodSandbox},
 };
 use parking_lot::Mutex;
@@ -176,11 +176,16 @@ impl Source for Memory {
         }
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        by: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let failed = updates.into_iter().filter(|update| {
             let resources = update.linux.clone().and_then(|linux| linux.resources);
             let kind = WishKind::Update(Box::new(resources.unwrap_or_default()));
-            !self.wish(None, &update.container_id, false, kind)
+            let by = by.of_update(&update.container_id).first().cloned();
+            !self.wish(by, &update.container_id, false, kind)
         });
         let failed = failed.map(|update| FailedUpdate::new(update, "no such container"));
         let failed: Vec<_> = failed.collect();

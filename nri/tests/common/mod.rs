@@ -13,7 +13,7 @@ pub(crate) mod go;
 
 use nri::{
     Adaptation, BoxFuture, Builder, Delivery, FailedUpdate, Handlers, Observer, PluginEvent,
-    PluginName, Snapshot, Source,
+    PluginName, Requester, Snapshot, Source,
     proto::*,
     stub::{Stub, StubBuilder},
 };
@@ -24,7 +24,7 @@ pub(crate) struct Runtime {
     pub all: Mutex<Snapshot>,
     pub updates: Mutex<Vec<ContainerUpdate>>,
     pub evictions: Mutex<Vec<(String, String)>>,
-    /// Updates of this container fail.
+    /// Updates and evictions of this container fail.
     pub fails_for: Mutex<Option<String>>,
 }
 
@@ -33,7 +33,11 @@ impl Source for Runtime {
         self.all.lock().unwrap().clone()
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        _: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async move {
             let fails = self.fails_for.lock().unwrap().clone();
             let (failed, done) = updates
@@ -54,6 +58,9 @@ impl Source for Runtime {
         container: String,
         reason: String,
     ) -> BoxFuture<'_, Result<(), String>> {
+        if self.fails_for.lock().unwrap().as_ref() == Some(&container) {
+            return Box::pin(async { Err("it fails".into()) });
+        }
         self.evictions.lock().unwrap().push((container, reason));
         Box::pin(async { Ok(()) })
     }

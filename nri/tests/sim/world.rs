@@ -48,7 +48,11 @@ impl Source for Disk {
         self.0.lock().unwrap().clone()
     }
 
-    fn update(&self, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<nri::FailedUpdate>> {
+    fn update(
+        &self,
+        _: &nri::Requester,
+        _: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<nri::FailedUpdate>> {
         Box::pin(async { Vec::new() })
     }
 

@@ -51,7 +51,7 @@ pub enum Command {
     /// List NRI plugins: connections, subscriptions, answer times, errors.
     #[command(after_help = PLUGINS)]
     Plugins(Ask),
-    /// Explain a container: the request of CRI, the changes of each plugin, and the result.
+    /// Explain a container, or all of a pod: what CRI asked for, what each plugin changed, what came out.
     Explain(Explain),
     /// List pods and containers with unreadable records, which continue to run.
     #[command(after_help = RECOVER)]
@@ -271,8 +271,8 @@ pub struct Timeline {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The container is named by its id, the beginning of it, its name, pod/name or namespace/pod/name. One whose creation a
-plugin refused is found by name as long as the event log has it.
+The container is named by its id, the beginning of it, its name, pod/name or namespace/pod/name. A pod's id or name
+explains the pod and all its containers. What was refused or removed is found as long as the event log has it.
 
 Values of environment variables are shown nowhere.")]
 pub struct Explain {

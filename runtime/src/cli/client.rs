@@ -241,7 +241,7 @@ fn timeline_from(
         let event: trace::Event = serde_json::from_str(line)
             .map_err(|error| format!("{name}, line {}: not an event: {error}", at + 1))?;
         if filter.matches(&event) {
-            found |= !matches!(event.what, trace::What::Lost { .. });
+            found |= event.missing() == 0;
             take(line)?;
         }
     }
@@ -260,10 +260,10 @@ fn timeline_from(
 pub async fn plugins(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
     let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
-    let plugins = answer.into_inner().plugins;
+    let answer = answer.into_inner();
     ask.output.print(
-        || plugin_table::table(&plugins, terminal().0),
-        || plugin_table::json(&plugins),
+        || plugin_table::table(&answer, terminal().0),
+        || plugin_table::json(&answer),
     );
     Ok(())
 }

@@ -6,14 +6,19 @@ use serde_json::Value;
 
 use super::{
     diff::{self, Line},
-    text::{clean, cut, duration, fold},
+    text::{clean, cut, date, duration, fold},
     words::Tint,
 };
-use crate::explain::{Change, Deed, Explanation, Said};
+use crate::{
+    explain::{Change, Deed, Explanation, Said},
+    trace::Changed,
+};
 
 /// Context lines around changed lines.
 const AROUND: usize = 2;
-/// Limit of a value beside a change; the specification below has the full value.
+/// Updates that are shown without `--full`.
+const UPDATES: usize = 10;
+/// Longest value that is shown beside a change; the specification below has it whole.
 const VALUE: usize = 120;
 
 /// Colors by meaning, as in the timeline; empty text gets no codes.
@@ -30,24 +35,25 @@ pub(super) fn text(explained: &Explanation, width: usize, color: bool, full: boo
     let paint = Paint(color);
     let mut out = String::new();
     let about = &explained.container;
-    let _ = writeln!(
-        out,
-        "container {}  {:.13}  of pod {} {:.13}, {}",
-        paint.with(Tint::Strong, &clean(&about.name)),
-        about.id,
-        clean(&about.pod_name),
-        about.pod,
-        match about.state.as_str() {
-            "refused" => paint.with(Tint::Bad, "refused"),
-            state => state.to_owned(),
-        },
-    );
+    let is_pod = about.id.is_empty();
+    let pod = format!("pod {} {:.13}", clean(&about.pod_name), about.pod);
+    let name = paint.with(Tint::Strong, &clean(&about.name));
+    let state = match about.state.as_str() {
+        "refused" => paint.with(Tint::Bad, "refused"),
+        state => state.to_owned(),
+    };
+    let _ = if is_pod {
+        writeln!(out, "{}, {state}", paint.with(Tint::Strong, &pod))
+    } else {
+        writeln!(out, "container {name}  {:.13}  of {pod}, {state}", about.id)
+    };
     if !about.image.is_empty() {
         let _ = writeln!(out, "image     {}", clean(&about.image));
     }
     out.push('\n');
     if explained.plugins.is_empty() {
-        out.push_str("no plugin was asked about it\n");
+        let what = if is_pod { "it" } else { "its creation" };
+        let _ = writeln!(out, "no plugin was asked about {what}");
     } else {
         out.push_str("plugins, in the order in which they were asked\n");
     }
@@ -59,15 +65,75 @@ pub(super) fn text(explained: &Explanation, width: usize, color: bool, full: boo
     for said in &explained.plugins {
         plugin(&mut out, said, column, width, &paint);
     }
-    if let Some(why) = &explained.refused {
-        let lines = fold(&clean(why), width.saturating_sub(13).max(40), 0);
-        let why = lines.join("\n             ");
-        let _ = writeln!(out, "\nnot created: {}", paint.with(Tint::Bad, &why));
+    updates(&mut out, explained, &paint, full);
+    let reasons = [
+        ("not created: ", &explained.refused),
+        ("failed: ", &explained.failed),
+    ];
+    for (label, why) in reasons {
+        let Some(why) = why else { continue };
+        let lines = fold(&clean(why), width.saturating_sub(label.len()).max(40), 0);
+        let why = lines.join(&format!("\n{:1$}", "", label.len()));
+        let _ = writeln!(out, "\n{label}{}", paint.with(Tint::Bad, &why));
     }
     if let Some(spec) = &explained.spec {
         specs(&mut out, explained.base.as_ref(), spec, &paint, full);
     }
+    for container in &explained.containers {
+        let _ = write!(out, "\n{}", text(container, width, color, full));
+    }
     out
+}
+
+/// The updates after the creation, the last ones unless all are asked for.
+fn updates(out: &mut String, explained: &Explanation, paint: &Paint, full: bool) {
+    let all = &explained.updates;
+    let first = if full {
+        0
+    } else {
+        all.len().saturating_sub(UPDATES)
+    };
+    let more = explained.more_updates + first as u64;
+    if all.is_empty() && more == 0 {
+        return;
+    }
+    out.push_str("\nupdates of its resources, in order\n");
+    if more > 0 {
+        let text = format!("  {more} more events are earlier or not recorded");
+        let _ = writeln!(out, "{}", paint.with(Tint::Warn, &text));
+    }
+    for update in &all[first..] {
+        let plugin = clean(update.plugin.as_deref().unwrap_or("CRI"));
+        let _ = write!(
+            out,
+            "  {}  {}  {}",
+            paint.with(Tint::Faint, &date(update.wall_ns)),
+            paint.with(Tint::Strong, &plugin),
+            clean(&update.hook)
+        );
+        let (mark, tint) = match &update.error {
+            None => ('+', Tint::Good),
+            Some(why) => {
+                let _ = write!(
+                    out,
+                    "  {}",
+                    paint.with(Tint::Bad, &clean(&format!("failed: {why}")))
+                );
+                ('!', Tint::Bad)
+            }
+        };
+        out.push('\n');
+        for Changed { field, old, new } in &update.values.values {
+            let old = old
+                .as_ref()
+                .map_or(String::new(), |old| format!(" (was {})", short(old)));
+            let field = paint.with(tint, &format!("{mark} {}", clean(field)));
+            let _ = writeln!(out, "      {field} = {}{old}", short(new));
+        }
+        if update.values.more > 0 {
+            let _ = writeln!(out, "      and {} more", update.values.more);
+        }
+    }
 }
 
 fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Paint) {
@@ -126,7 +192,8 @@ fn change(change: &Change, paint: &Paint) -> String {
         Deed::Set | Deed::Added => {
             let value = match &change.value {
                 Some(value) => format!(" = {}", short(value)),
-                None => " (value not shown)".to_owned(),
+                None if change.field == "env" => " (value not shown)".to_owned(),
+                None => String::new(),
             };
             format!(
                 "{}{value}",
@@ -202,7 +269,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::explain::About;
+    use crate::{
+        explain::{About, Updated},
+        trace::Values,
+    };
 
     fn said(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Said {
         Said {
@@ -257,9 +327,9 @@ mod tests {
                 said("20-idle", "answered", None, Vec::new()),
                 said("30-b", "denied", Some("it may not touch Args"), Vec::new()),
             ],
-            refused: None,
             base: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6})),
             spec: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 7})),
+            ..Explanation::default()
         }
     }
 
@@ -301,6 +371,73 @@ spec  (what plugins changed; --full shows the rest)
             text.ends_with("\nnot created: plugin 30-b refused CreateContainer: no\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn updates_are_shown_by_plugin_with_old_and_new_values_and_a_pod_with_its_containers() {
+        let changed = |old| Changed {
+            field: "linux.resources.cpu.cpus".to_owned(),
+            old,
+            new: json!("1"),
+        };
+        let update = |plugin: Option<&str>, hook: &str, error: Option<&str>, old| Updated {
+            plugin: plugin.map(str::to_owned),
+            hook: hook.to_owned(),
+            wall_ns: 0,
+            values: Values {
+                values: vec![changed(old)],
+                more: 0,
+            },
+            error: error.map(str::to_owned),
+        };
+        let mut container = explained();
+        container.plugins.clear();
+        container.spec = None;
+        container.updates = vec![
+            update(Some("10-a"), "Synchronize", None, Some(json!("0-1"))),
+            update(Some("10-a"), "UpdateContainers", Some("busy"), None),
+            update(None, "UpdateContainerResources", None, None),
+        ];
+        container.failed = Some("exited 1".to_owned());
+        let about = About {
+            id: String::new(),
+            name: String::new(),
+            image: String::new(),
+            state: "ready".to_owned(),
+            ..container.container.clone()
+        };
+        let pod = Explanation {
+            container: about,
+            containers: vec![container],
+            ..Explanation::default()
+        };
+        let expected = "\
+pod default/pod fedcba9876543, ready
+
+no plugin was asked about it
+
+container web  0123456789abc  of pod default/pod fedcba9876543, running
+image     busybox:1
+
+no plugin was asked about its creation
+
+updates of its resources, in order
+  1970-01-01 00:00:00.000 UTC  10-a  Synchronize
+      + linux.resources.cpu.cpus = \"1\" (was \"0-1\")
+  1970-01-01 00:00:00.000 UTC  10-a  UpdateContainers  failed: busy
+      ! linux.resources.cpu.cpus = \"1\"
+  1970-01-01 00:00:00.000 UTC  CRI  UpdateContainerResources
+      + linux.resources.cpu.cpus = \"1\"
+
+failed: exited 1
+";
+        assert_eq!(text(&pod, 100, false, false), expected);
+        let mut many = pod.containers[0].clone();
+        many.updates = vec![many.updates[0].clone(); 25];
+        let short = text(&many, 100, false, false);
+        assert_eq!(short.matches("10-a").count(), UPDATES);
+        assert!(short.contains("15 more events"), "{short}");
+        assert_eq!(text(&many, 100, false, true).matches("10-a").count(), 25);
     }
 
     #[test]

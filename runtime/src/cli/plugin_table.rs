@@ -2,7 +2,7 @@
 //!
 //! A line per plugin, in call order; below it errors, their effect on pods, and since when.
 
-use proto_cairn::v1::Plugin;
+use proto_cairn::v1::{Plugin, PluginsResponse};
 use serde_json::{Value, json};
 
 use super::text::{age, clean, duration, fold, line, widths, with};
@@ -17,11 +17,44 @@ const NUMBERS: usize = 6;
 const EVENTS: usize = 13;
 const INDENT: usize = 4;
 
-/// The table for people. `width` is the terminal's; only the notes below a plugin are folded.
-pub(super) fn table(plugins: &[Plugin], width: usize) -> String {
-    if plugins.is_empty() {
-        return "no NRI plugin is connected, and none is required\n".to_owned();
+/// For people. `width` is the terminal's; only what stands below a plugin is folded to it.
+pub(super) fn table(
+    PluginsResponse { plugins, rejected }: &PluginsResponse,
+    width: usize,
+) -> String {
+    let mut text = if plugins.is_empty() {
+        "no NRI plugin is connected, and none is required\n".to_owned()
+    } else {
+        connected(plugins, width)
+    };
+    if !rejected.is_empty() {
+        text.push_str("\nrejected\n");
     }
+    for one in rejected {
+        let times = if one.times > 1 {
+            format!(", {} times", one.times)
+        } else {
+            String::new()
+        };
+        let pid = if one.pid > 0 {
+            format!(", pid {}", one.pid)
+        } else {
+            String::new()
+        };
+        let line = format!(
+            "{}{pid}, {} ago{times}: {}",
+            one.kind,
+            age(one.age_ns),
+            one.reason
+        );
+        for line in fold(&clean(&line), width.saturating_sub(2).max(40), 2) {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    text
+}
+
+fn connected(plugins: &[Plugin], width: usize) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(plugins.iter().map(row));
     let widths = widths(&rows);
@@ -45,11 +78,11 @@ pub(super) fn table(plugins: &[Plugin], width: usize) -> String {
     text
 }
 
-/// The JSON form: everything, durations in nanoseconds.
-pub(super) fn json(plugins: &[Plugin]) -> Value {
+/// For programs: everything, durations in nanoseconds.
+pub(super) fn json(PluginsResponse { plugins, rejected }: &PluginsResponse) -> Value {
     let all = plugins.iter();
     let all = all.map(|plugin| with(plugin, "id", id(plugin)));
-    json!({ "plugins": all.collect::<Vec<_>>() })
+    json!({ "plugins": all.collect::<Vec<_>>(), "rejected": rejected })
 }
 
 fn id(plugin: &Plugin) -> String {
@@ -152,9 +185,54 @@ fn notes(plugin: &Plugin) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use proto_cairn::v1::RejectedPlugin;
+
     use super::*;
 
     const S: u64 = 1_000_000_000;
+
+    fn table(plugins: &[Plugin], width: usize) -> String {
+        let plugins = plugins.to_vec();
+        super::table(
+            &PluginsResponse {
+                plugins,
+                ..PluginsResponse::default()
+            },
+            width,
+        )
+    }
+
+    #[test]
+    fn what_was_rejected_is_listed_with_its_reason() {
+        let rejected = vec![
+            RejectedPlugin {
+                kind: "external".into(),
+                pid: 7,
+                reason: "an NRI plugin connected to the CRI socket".into(),
+                age_ns: 2 * S,
+                times: 3,
+            },
+            RejectedPlugin {
+                kind: "launched".into(),
+                reason: "31-x: it is not executable".into(),
+                times: 1,
+                ..Default::default()
+            },
+        ];
+        let answer = PluginsResponse {
+            plugins: Vec::new(),
+            rejected,
+        };
+        let expected = "\
+no NRI plugin is connected, and none is required
+
+rejected
+  external, pid 7, 2s ago, 3 times: an NRI plugin connected to the CRI socket
+  launched, 0s ago: 31-x: it is not executable
+";
+        assert_eq!(super::table(&answer, 100), expected);
+        assert_eq!(json(&answer)["rejected"][0]["pid"], 7);
+    }
 
     fn connected() -> Plugin {
         Plugin {
@@ -279,7 +357,11 @@ PLUGIN     STATE                 KIND      PID   PROTOCOL  EVENTS               
 
     #[test]
     fn json_has_every_plugin_with_its_id() {
-        let value = json(&[connected(), missing()]);
+        let plugins = vec![connected(), missing()];
+        let value = json(&PluginsResponse {
+            plugins,
+            ..PluginsResponse::default()
+        });
         assert_eq!(value["plugins"][0]["id"], "10-logger");
         assert_eq!(value["plugins"][0]["p50_ns"], 120_000);
         assert_eq!(value["plugins"][1]["required"], true);

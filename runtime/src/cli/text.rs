@@ -4,6 +4,7 @@ use cairn_monitor::log::date_of;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub use crate::one_line::cut;
 use crate::one_line::is_hidden;
 
 /// Limit of the text of one event.
@@ -85,14 +86,6 @@ pub fn painted(code: &str, text: &str, color: bool) -> String {
 pub fn clean(text: &str) -> String {
     let printable = |c| if is_hidden(c) { ' ' } else { c };
     cut(text, LONGEST).chars().map(printable).collect()
-}
-
-/// Its first characters, with a mark if it was longer.
-pub fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 pub fn pad(text: &str, columns: usize) -> String {

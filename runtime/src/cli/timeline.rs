@@ -12,7 +12,9 @@
 //! characters, and lines are folded at the given width.
 
 use super::text::{clean, date, duration, fold, pad};
-use super::words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who};
+use super::words::{
+    Tint, action_text, call, life_text, of, plugin_answer, point_text, since, update_text, who,
+};
 use crate::trace::{Event, What};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -102,6 +104,11 @@ impl Timeline {
                     format!("plugin {plugin}: {text}"),
                     &mut out,
                 );
+            }
+            What::Update { .. } => {
+                if let Some((_, text, tint)) = update_text(&event.what) {
+                    self.entry(event, '·', tint, format!("{}{text}", who(event)), &mut out);
+                }
             }
             What::Lost { events } => {
                 let text = format!("{events} events are missing here");

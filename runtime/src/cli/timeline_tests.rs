@@ -1,7 +1,7 @@
 //! Golden pictures at 80 and 120 columns, and invariants for arbitrary events.
 
 use super::*;
-use crate::trace::{Action, Life, Outcome, SCHEMA, Subject};
+use crate::trace::{Action, Changed, Life, Outcome, SCHEMA, Subject, Values};
 use proptest::prelude::*;
 
 const START: i64 = 1_795_229_467_120_000_000;
@@ -62,6 +62,7 @@ impl Script {
             took_ns: 420_000,
             adjusted: !changed.is_empty(),
             changed: changed.iter().map(|c| (*c).to_owned()).collect(),
+            values: Values::default(),
             updates: u32::from(hook == "CreateContainer" && !changed.is_empty()),
             evictions: 0,
             left_out: Vec::new(),
@@ -89,7 +90,7 @@ fn life() -> Vec<Event> {
     let life = Life::Synchronized {
         pods: 0,
         containers: 0,
-        took_ns: 900_000,
+        took: std::time::Duration::from_micros(900),
     };
     script.at(4, What::PluginLife { plugin, life });
     script
@@ -160,7 +161,12 @@ fn life() -> Vec<Event> {
     script
         .who(call(&side, "CreateContainer"))
         .point(2400, "C-04", "CreateContainer")
-        .plugin("CreateContainer", "10-quota", Outcome::Refused(why), &[])
+        .plugin(
+            "CreateContainer",
+            "10-quota",
+            Outcome::Refused(why.into()),
+            &[],
+        )
         .passed(2401, "CreateContainer", Some("10-quota: no quota"))
         .at(
             2402,
@@ -224,6 +230,59 @@ fn the_life_of_a_pod_at_120_columns() {
 }
 
 #[test]
+fn updates_are_drawn_with_their_plugin_call_values_and_outcome() {
+    let changed = |old: Option<i64>, new: i64| Changed {
+        field: "linux.resources.memory.limit".to_owned(),
+        old: old.map(Into::into),
+        new: new.into(),
+    };
+    let update = |hook: &str, target: &str, values: Values, error: Option<&str>| What::Update {
+        plugin: "10-a".to_owned(),
+        hook: hook.to_owned(),
+        target: target.to_owned(),
+        values,
+        error: error.map(str::to_owned),
+    };
+    let one = Values {
+        values: vec![changed(Some(1), 2)],
+        more: 0,
+    };
+    let more = Values {
+        values: vec![changed(None, 3)],
+        more: 7,
+    };
+    let mut script = Script {
+        events: Vec::new(),
+        now_ms: 0,
+        subject: Subject::pod("p1", "default", "web").container("c1", "app"),
+    };
+    let requests = 9;
+    let plugin = "10-a".to_owned();
+    script
+        .at(0, update("Synchronize", "", one.clone(), None))
+        .at(1, update("UpdateContainers", "", more, Some("busy")))
+        .at(
+            2,
+            update("StopContainer", "f00", Values::default(), Some("not found")),
+        )
+        .at(3, Action::Updated { values: one })
+        .at(4, Action::Unrecorded { plugin, requests });
+    let drawn = render(&script.events, 240, false);
+    let text = |line: &str| line.split_once("· ").map(|(_, text)| text.to_owned());
+    let lines: Vec<_> = drawn.lines().filter_map(text).collect();
+    assert_eq!(
+        lines,
+        [
+            "app: updated by 10-a (Synchronize): linux.resources.memory.limit 1 -> 2",
+            "app: update by 10-a (UpdateContainers) failed: busy: linux.resources.memory.limit 3, and 7 more",
+            "app: update of container f00 by 10-a (StopContainer) failed: not found",
+            "app: resources updated: linux.resources.memory.limit 1 -> 2",
+            "app: 10-a: 9 updates and evictions are not recorded: too many",
+        ]
+    );
+}
+
+#[test]
 fn plugins_and_pods_are_drawn_on_one_clock() {
     let drawn = render(&life(), 80, false);
     let (plugins, pod) = drawn.split_once("\npod ").unwrap();
@@ -245,7 +304,7 @@ fn an_error_is_called_refused_only_where_a_plugin_can_refuse() {
             now_ms: 0,
             subject: Subject::pod("p", "n", "web"),
         };
-        let refused = Outcome::Refused("why".to_owned());
+        let refused = Outcome::Refused("why".to_owned().into());
         script
             .point(1, "C-00", hook)
             .plugin(hook, "10-x", refused, &[]);
@@ -281,7 +340,7 @@ fn a_plugins_text_cannot_paint_or_move_the_cursor() {
     script.plugin(
         "RunPodSandbox",
         "10-\x1b]0;x\x07",
-        Outcome::Refused("\x1b[31m\r\n\u{202e}red".to_owned()),
+        Outcome::Refused("\x1b[31m\r\n\u{202e}red".to_owned().into()),
         &[],
     );
     let drawn = render(&script.events, 80, false);
@@ -336,7 +395,7 @@ proptest! {
         script
             .at(1, Action::StartFailed { reason: reason.clone() })
             .point(2, "C-06", "StartContainer")
-            .plugin("StartContainer", &plugin, Outcome::Refused(reason.clone()), &[])
+            .plugin("StartContainer", &plugin, Outcome::Refused(reason.clone().into()), &[])
             .passed(3, "StartContainer", Some(&reason))
             .at(4, What::CallEnded { took_ns: 5, error: Some(reason) });
         for line in render(&script.events, width, false).lines() {

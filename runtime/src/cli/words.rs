@@ -1,8 +1,11 @@
 //! The words and colors of the timeline for calls, steps, answers and lives of plugins. Shared by
 //! text and page, so that both show the same. Pure.
 
+use nri::mask::event_name;
+
 use super::text::{duration, painted};
-use crate::trace::{Action, Event, Life, Outcome, What};
+use crate::clock::nanoseconds;
+use crate::trace::{Action, Changed, Event, Life, Outcome, Values, What};
 
 /// Colors by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +64,16 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
             (format!("evicted by {plugin}: {reason}"), Tint::Warn)
         }
         Action::WishFailed { plugin, why, .. } => (format!("{plugin}: {why}"), Tint::Bad),
-        Action::Updated => plain("resources updated"),
+        Action::Updated { values } => {
+            let colon = if values.values.is_empty() { "" } else { ": " };
+            let text = format!("resources updated{colon}{}", values_text(values));
+            (text, Tint::Plain)
+        }
+        Action::Unrecorded { plugin, requests } => {
+            let text =
+                format!("{plugin}: {requests} updates and evictions are not recorded: too many");
+            (text, Tint::Warn)
+        }
         Action::Removed => plain("container removed"),
         Action::NetworkGone => plain("network removed"),
         Action::Stopped => plain("stopped"),
@@ -74,13 +86,13 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
 fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
     match outcome {
         Outcome::Answered => ("answered", "", Tint::Good),
-        Outcome::Refused(why) => ("refused", why, Tint::Bad),
+        Outcome::Refused(why) => ("refused", &why.message, Tint::Bad),
         Outcome::Unsent(why) => ("not sent", why, Tint::Bad),
         Outcome::TimedOut => ("timed out", "", Tint::Warn),
         Outcome::Lost(why) => ("lost", why, Tint::Warn),
         Outcome::Garbled(why) => ("garbled", why, Tint::Warn),
-        Outcome::Panicked(why) => ("panicked", why, Tint::Bad),
         Outcome::Conflict(why) => ("conflict", why, Tint::Bad),
+        Outcome::Invalid(why) => ("invalid", why, Tint::Bad),
         Outcome::Denied(why) => ("denied", why, Tint::Bad),
         Outcome::Skipped => ("skipped", "", Tint::Warn),
         Outcome::NotSubscribed => ("not subscribed", "", Tint::Faint),
@@ -93,20 +105,24 @@ fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
 pub(super) fn life_text(life: &Life) -> (String, Tint) {
     match life {
         Life::Launched => ("launched".to_owned(), Tint::Plain),
-        Life::Registered { version } => (format!("registered, {version}"), Tint::Plain),
-        Life::Configured { events } if events.is_empty() => {
-            ("configured, wants no events".to_owned(), Tint::Plain)
+        Life::Registered { version, .. } => {
+            (format!("registered, {}", version.as_str()), Tint::Plain)
         }
-        Life::Configured { events } => (
-            format!("configured, wants {}", events.join(", ")),
-            Tint::Plain,
-        ),
+        Life::Configured { events } => {
+            let names: Vec<_> = events.iter().map(event_name).collect();
+            let names = if names.is_empty() {
+                "no events".to_owned()
+            } else {
+                names.join(", ")
+            };
+            (format!("configured, wants {names}"), Tint::Plain)
+        }
         Life::Synchronized {
             pods,
             containers,
-            took_ns,
+            took,
         } => {
-            let took = duration(*took_ns);
+            let took = duration(nanoseconds(*took));
             let text = format!("synchronized, pods {pods}, containers {containers}, {took}");
             (text, Tint::Good)
         }
@@ -127,19 +143,73 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
             Tint::Plain,
         ),
         Life::Closed { reason } => (format!("closed: {reason}"), Tint::Warn),
-        Life::Restarting { after_ns } => (
-            format!("starts again in {}", duration(*after_ns)),
+        Life::Restarting { after } => (
+            format!("starts again in {}", duration(nanoseconds(*after))),
             Tint::Plain,
         ),
         Life::Shortened { left_out } => (
             format!("its list is too long, without {left_out}"),
             Tint::Warn,
         ),
-        Life::Dropped { hook } => (format!("missed {hook} for good"), Tint::Bad),
+        Life::Dropped { event } => (format!("missed {} for good", event_name(*event)), Tint::Bad),
+        Life::Deprecated { event } => (
+            format!(
+                "takes {} as StateChange only, which is deprecated",
+                event_name(*event)
+            ),
+            Tint::Warn,
+        ),
     }
 }
 
-/// The answer of one plugin to one event.
+/// `linux.resources.cpu.cpus "0-1" -> "1", ...`
+pub(super) fn values_text(values: &Values) -> String {
+    let one = |Changed { field, old, new }: &Changed| match old {
+        Some(old) => format!("{field} {old} -> {new}"),
+        None => format!("{field} {new}"),
+    };
+    let mut all: Vec<_> = values.values.iter().map(one).collect();
+    all.extend((values.more > 0).then(|| format!("and {} more", values.more)));
+    all.join(", ")
+}
+
+/// A plugin's update: the plugin, its values or why it failed. `None` for all else.
+pub(super) fn update_text(what: &What) -> Option<(&str, String, Tint)> {
+    let What::Update {
+        plugin,
+        hook,
+        target,
+        values,
+        error,
+    } = what
+    else {
+        return None;
+    };
+    let of = if target.is_empty() {
+        String::new()
+    } else {
+        format!(" of container {target}")
+    };
+    let values = values_text(values);
+    let (text, tint) = match error {
+        None => (
+            format!("updated by {plugin} ({hook}): {values}"),
+            Tint::Good,
+        ),
+        Some(why) => {
+            let values = if values.is_empty() {
+                values
+            } else {
+                format!(": {values}")
+            };
+            let text = format!("update{of} by {plugin} ({hook}) failed: {why}{values}");
+            (text, Tint::Bad)
+        }
+    };
+    Some((plugin, text, tint))
+}
+
+/// What one plugin made of one event.
 pub(super) struct PluginAnswer<'a> {
     pub hook: &'a str,
     pub plugin: &'a str,
@@ -160,6 +230,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         took_ns,
         adjusted,
         changed,
+        values,
         updates,
         evictions,
         left_out,
@@ -168,13 +239,18 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         return None;
     };
     let (word, reason, tint) = match outcome {
-        // A plugin cannot veto a past or mandatory operation.
-        Outcome::Refused(why) if !can_refuse(hook) => ("error", why.as_str(), Tint::Warn),
+        // Nobody can refuse what has happened, or what must.
+        Outcome::Refused(why) if !can_refuse(hook) => ("error", why.message.as_str(), Tint::Warn),
         outcome => outcome_text(outcome),
     };
     let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
     let mut parts: Vec<String> = Vec::new();
     if !changed.is_empty() {
+        let with_value = |path: &String| {
+            let known = values.values.iter().find(|value| value.field == *path);
+            known.map_or_else(|| path.clone(), |known| format!("{path} = {}", known.new))
+        };
+        let changed: Vec<_> = changed.iter().map(with_value).collect();
         parts.push(format!("set {}", changed.join(", ")));
     } else if *adjusted {
         parts.push("adjusted".to_owned());

@@ -7,8 +7,8 @@ use proto_cairn::v1::{
     Directory, ExplainRequest, ExplainResponse, HeldObject, HeldRequest, HeldResponse,
     ImportImageRequest, ImportImageResponse, ImportedImage, NetworksRequest, NetworksResponse,
     Plugin, PluginsRequest, PluginsResponse, PullUnderWay, PullsRequest, PullsResponse,
-    RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest, VerifyImagesRequest,
-    VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
+    RejectedPlugin, RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest,
+    VerifyImagesRequest, VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
     import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
@@ -28,7 +28,7 @@ use crate::{
         pods::Pods,
         remove_by_id,
     },
-    trace::{Filter, What},
+    trace::Filter,
 };
 
 /// Progress lines in flight; the import waits for a slow reader.
@@ -98,8 +98,8 @@ impl Cairn for CairnService {
         tokio::spawn(async move {
             let mut found = wanted.is_empty();
             while let Some(event) = events.recv().await {
-                // Every client gets reports of lost events.
-                found |= !matches!(event.what, What::Lost { .. });
+                // Losses are told to everybody.
+                found |= event.missing() == 0;
                 let json = serde_json::to_string(&*event);
                 let line = json
                     .map(|json| TimelineEvent { json })
@@ -120,9 +120,10 @@ impl Cairn for CairnService {
     }
 
     async fn plugins(&self, _: Request<PluginsRequest>) -> Answer<PluginsResponse> {
-        let plugins = self.pods.notices.hooks.plugins();
+        let hooks = &self.pods.notices.hooks;
         answer(PluginsResponse {
-            plugins: plugins.iter().map(plugin).collect(),
+            plugins: hooks.plugins().iter().map(plugin).collect(),
+            rejected: hooks.rejections().into_iter().map(rejected).collect(),
         })
     }
 
@@ -233,6 +234,25 @@ fn held_objects(held: &AllHeld) -> Vec<HeldObject> {
     pods.chain(containers).collect()
 }
 
+fn rejected(rejection: nri::Rejection) -> RejectedPlugin {
+    RejectedPlugin {
+        kind: kind(Some(rejection.kind)).to_owned(),
+        pid: rejection.pid.unwrap_or_default(),
+        reason: rejection.reason,
+        age_ns: nanoseconds(rejection.age),
+        times: rejection.times,
+    }
+}
+
+fn kind(kind: Option<nri::Kind>) -> &'static str {
+    match kind {
+        Some(nri::Kind::InProcess) => "in-process",
+        Some(nri::Kind::Launched) => "launched",
+        Some(nri::Kind::External) => "external",
+        None => "",
+    }
+}
+
 fn plugin(info: &nri::PluginInfo) -> Plugin {
     let state = match info.state {
         nri::PluginState::Joining => "joining",
@@ -247,12 +267,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         Some(version) => version.as_str(),
         None => "",
     };
-    let kind = match info.kind {
-        Some(nri::Kind::InProcess) => "in-process",
-        Some(nri::Kind::Launched) => "launched",
-        Some(nri::Kind::External) => "external",
-        None => "",
-    };
+    let kind = kind(info.kind);
     let names = info
         .events
         .iter()

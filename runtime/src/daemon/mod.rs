@@ -6,6 +6,7 @@ mod every_call;
 mod from_config;
 pub mod log;
 pub mod metrics;
+mod mistaken;
 #[cfg(test)]
 mod model;
 mod networks;

@@ -3,6 +3,7 @@
 
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
+use futures_util::stream::{Stream, StreamExt as _};
 use proto_cairn::v1::cairn_server::CairnServer;
 use proto_cri::v1::{
     image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
@@ -13,7 +14,12 @@ use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    cairn_service::CairnService, calls::Calls, every_call::EveryCall, metrics, open::open,
+    cairn_service::CairnService,
+    calls::Calls,
+    every_call::EveryCall,
+    metrics,
+    mistaken::{Client, Report},
+    open::open,
 };
 use crate::{
     accept::clients,
@@ -150,7 +156,11 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         shutdown.await;
         log.record(Subject::daemon(), Action::DaemonStopping);
     };
-    let result = run(server, events, &streams, listener, shutdown).await;
+    let pods_of = Arc::clone(&pods);
+    let report: Report = Arc::new(move |pid| pods_of.notices.hooks.mistaken(pid));
+    let clients = clients(listener);
+    let clients = clients.map(move |client| Ok(Client::new(client?, Arc::clone(&report))));
+    let result = run(server, events, &streams, clients, shutdown).await;
     streaming.abort();
     sampling.abort();
     giving_back.abort();
@@ -171,11 +181,11 @@ async fn run(
     server: Router<Stack<EveryCall, Identity>>,
     events: &Events,
     streams: &Arc<stream::Streams>,
-    listener: UnixListener,
+    clients: impl Stream<Item = io::Result<Client>>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = server.serve_with_incoming_shutdown(clients(listener), async {
+    let server = server.serve_with_incoming_shutdown(clients, async {
         // A dropped sender is a shutdown too.
         let _ = stopped.await;
     });

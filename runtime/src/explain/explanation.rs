@@ -3,23 +3,53 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::trace::Values;
+
 /// Version of the JSON form. Fields may be added without raising it.
 pub(super) const SCHEMA: u32 = 1;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub schema: u32,
     pub container: About,
-    /// All plugins asked at CreateContainer, in order; validators last.
+    /// Plugins that were called at CreateContainer, of a pod at RunPodSandbox, in order; validators last.
     pub plugins: Vec<Said>,
     /// The reason of a rejected creation: a veto, a conflict, a validator.
     pub refused: Option<String>,
-    /// The OCI spec from CRI; absent if no plugin changed it, or the creation was rejected.
+    /// How it ended, or could not start, if that was a failure.
+    #[serde(default)]
+    pub failed: Option<String>,
+    /// The latest updates of its resources, in order.
+    #[serde(default)]
+    pub updates: Vec<Updated>,
+    /// Earlier updates, and updates and evictions of other containers that are not recorded.
+    #[serde(default)]
+    pub more_updates: u64,
+    /// The OCI spec as CRI asks for it; absent where no plugin changed it, or the creation was refused.
     pub base: Option<Value>,
     /// The OCI spec that the container is made from, with later updates of its resources.
     pub spec: Option<Value>,
+    /// Of a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<Explanation>,
 }
 
+/// An update of a container's resources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Updated {
+    /// Absent for a CRI call.
+    pub plugin: Option<String>,
+    /// `Synchronize`, `UpdateContainers`, the event that was answered, or the CRI call.
+    pub hook: String,
+    /// Time of day in ns since the epoch.
+    pub wall_ns: i64,
+    #[serde(flatten)]
+    pub values: Values,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// The id and name of a container are empty if it is a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     pub id: String,
@@ -27,7 +57,8 @@ pub struct About {
     pub pod: String,
     /// `namespace/name`.
     pub pod_name: String,
-    /// `created`, `running`, `exited`, `unknown`; `refused` without a container.
+    /// `created`, `running`, `exited`, `unknown`; `refused` or `removed` where there is none. Of a pod `ready`,
+    /// `notready`, or one of these two.
     pub state: String,
     pub image: String,
 }

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use nri::{
-    owners::Owner,
-    place::{Place, path, place},
-};
+use nri::{owners::Owner, place::path};
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
 
 use super::explanation::{Change, Deed};
+use crate::trace::{Values, field_and_key, value};
 
 /// A plugin's entries in the table of owners, with values from the merged adjustment.
 pub(super) fn changes(
@@ -73,42 +71,19 @@ fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) ->
     }
 }
 
-/// The unwrapped value of a field. `None` for variables: their values are secrets.
-fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
-    if field == Field::Env {
-        return None;
-    }
-    let found = match place(field)? {
-        Place::Simple(path) => adjustment.pointer(path)?.clone(),
-        Place::Map(path) => adjustment.pointer(path)?.get(key)?.clone(),
-        Place::List(path, name) => {
-            let list = adjustment.pointer(path)?.as_array()?;
-            let here = |entry: &&Value| entry.get(name).and_then(Value::as_str) == Some(key);
-            list.iter().find(here)?.clone()
+/// What the event log names as set, with its values.
+pub(super) fn named(changed: &[String], values: &Values) -> Vec<Change> {
+    let change = |path: &String| {
+        let (field, key) = field_and_key(path);
+        let known = values.values.iter().find(|value| value.field == *path);
+        Change {
+            deed: Deed::Set,
+            field: field.to_owned(),
+            key,
+            value: known.map(|known| known.new.clone()),
         }
     };
-    match found.get("value") {
-        Some(inner) if found.as_object().is_some_and(|o| o.len() == 1) => Some(inner.clone()),
-        _ => Some(found),
-    }
-}
-
-/// Parses a field of the event log, such as `env["DEMO"]`: the field and its key, no value.
-pub(super) fn named(changed: &str) -> Change {
-    let (field, key) = match changed.strip_suffix(']').and_then(|c| c.split_once('[')) {
-        Some((field, key)) => match serde_json::from_str(key) {
-            Ok(key) => (field, Some(key)),
-            // Not a JSON string.
-            Err(_) => (changed, None),
-        },
-        None => (changed, None),
-    };
-    Change {
-        deed: Deed::Set,
-        field: field.to_owned(),
-        key,
-        value: None,
-    }
+    changed.iter().map(change).collect()
 }
 
 /// Sorts sets without an order: capabilities.
@@ -139,30 +114,6 @@ pub(super) fn order_like(base: &mut Value, spec: &Value) {
                 .position(|there| *there == wanted)
                 .unwrap_or(usize::MAX)
         });
-    }
-}
-
-/// Hides the values of environment variables in a spec or a hook: `NAME=value` becomes `NAME=…`.
-pub(super) fn hide_variables(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(hide_variables),
-        Value::Object(fields) => {
-            for (name, field) in fields {
-                if name == "env" {
-                    hide(field);
-                } else {
-                    hide_variables(field);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-fn hide(variables: &mut Value) {
-    for variable in variables.as_array_mut().into_iter().flatten() {
-        let name = variable.as_str().unwrap_or_default().split('=').next();
-        *variable = Value::String(format!("{}=…", name.unwrap_or_default()));
     }
 }
 
@@ -289,16 +240,5 @@ mod tests {
             .map(|m| &m["destination"])
             .collect();
         assert_eq!(order, ["/dev", "/proc", "/dev/shm", "/gone"]);
-    }
-
-    #[test]
-    fn values_of_variables_are_hidden_wherever_they_stand() {
-        let mut spec = serde_json::json!({
-            "process": {"env": ["A=hunter2", "B"]},
-            "hooks": {"poststop": [{"path": "/h", "env": ["T=hunter2=x"]}]},
-        });
-        hide_variables(&mut spec);
-        assert_eq!(spec["process"]["env"], serde_json::json!(["A=…", "B=…"]));
-        assert!(!spec.to_string().contains("hunter2"), "{spec}");
     }
 }

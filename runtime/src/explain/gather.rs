@@ -1,4 +1,4 @@
-//! The daemon's side: a container's specs, and the event log of its creation.
+//! The daemon's side: a container's specs and what the event log has of it.
 
 use std::sync::Arc;
 
@@ -6,43 +6,83 @@ use proto_nri::FieldOwners;
 use serde_json::Value;
 
 use super::{
-    explanation::{About, Change, Deed, Explanation, SCHEMA, Said},
+    explanation::{About, Change, Deed, Explanation, SCHEMA, Said, Updated},
     fields,
 };
 use crate::{
     pod::{
-        error::{Error, Result},
+        error::{Error, Kind, Result},
         pods::Pods,
-        record::ContainerPhase,
+        record::{ContainerPhase, PodPhase},
         registry::Registry,
         spec::Specs,
         state::{Container, Pod},
     },
-    trace::{Event, EventLog, Filter, What},
+    trace::{Action, Event, EventLog, Filter, Subject, What, hide_variables},
 };
 
-/// Hooks that shape a container.
+/// Hooks at which a container takes its form, and those of a pod.
 const HOOKS: [&str; 2] = ["CreateContainer", "ValidateContainerAdjustment"];
+const POD_HOOKS: [&str; 1] = ["RunPodSandbox"];
+/// The latest updates of a container that are explained.
+const UPDATES: usize = 500;
 
-/// Explains the container with this id, prefix of an id, `name`, `pod/name` or
-/// `namespace/pod/name`. A rejected creation is found as long as the event log contains it.
+/// Explains the container that `wanted` names: an id, the beginning of one, `name`, `pod/name` or
+/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`. What
+/// was refused or removed is found as long as the event log has it.
 ///
 /// # Errors
 /// No container or several containers have this name, or the specs cannot be read.
 pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
     let log = &pods.notices.log;
     if wanted.is_empty() {
-        return Err(Error::invalid("a container's id or name is needed"));
+        return Err(Error::invalid(
+            "the id or name of a container or pod is needed",
+        ));
     }
     if let Some((pod, container)) = find(&pods.registry, wanted)? {
-        let specs = pods.node.specs.read(&container.id).await?;
-        let events = recorded(log, Filter::new(&pod.id)).await;
-        let of = |event: &&Arc<Event>| event.subject.container == container.id;
-        let events: Vec<_> = events.iter().filter(of).cloned().collect();
-        return Ok(made(&pod, &container, &specs, &events));
+        let about = pod.id.clone();
+        let events = recorded(log, move |event| event.subject.pod == about).await;
+        return of_container(pods, &pod, &container, &events).await;
     }
-    let events = recorded(log, Filter::new("")).await;
-    refused(&events, wanted).ok_or_else(|| Error::no_container(wanted))
+    let name = wanted.to_owned();
+    let about = move |event: &Event| names_container(event, &name) || names_pod(event, &name);
+    let events = recorded(log, about).await;
+    if let Some(container) = last(&events, |event| names_container(event, wanted)) {
+        return Ok(from_log(&events, &container.subject.container));
+    }
+    let live = pods
+        .registry
+        .pods()
+        .into_iter()
+        .find(|pod| pod.id.starts_with(wanted));
+    let found = last(&events, |event| names_pod(event, wanted));
+    let id = live.map(|pod| pod.id.clone());
+    match id.or_else(|| found.map(|event| event.subject.pod.clone())) {
+        Some(id) => Ok(of_pod(pods, &id, &events).await),
+        None => Err(Error::new(
+            Kind::NotFound,
+            format!("no container and no pod is called {wanted:?}, and the event log has none"),
+        )),
+    }
+}
+
+fn last(events: &[Arc<Event>], names: impl Fn(&Event) -> bool) -> Option<&Arc<Event>> {
+    events.iter().rev().find(|event| names(event))
+}
+
+fn names_container(event: &Event, wanted: &str) -> bool {
+    let subject = &event.subject;
+    let (namespace, pod) = subject.pod_name.split_once('/').unwrap_or_default();
+    !subject.container.is_empty()
+        && (subject.container.starts_with(wanted)
+            || is_named(wanted, namespace, pod, &subject.container_name))
+}
+
+fn names_pod(event: &Event, wanted: &str) -> bool {
+    let Subject { pod, pod_name, .. } = &event.subject;
+    let name = pod_name.split_once('/').map_or("", |(_, name)| name);
+    !pod.is_empty() && (pod.starts_with(wanted) || pod_name == wanted || name == wanted)
 }
 
 /// By id, then by name.
@@ -90,16 +130,174 @@ fn is_named(wanted: &str, namespace: &str, pod: &str, container: &str) -> bool {
         || wanted == format!("{namespace}/{pod}/{container}")
 }
 
-async fn recorded(log: &EventLog, filter: Filter) -> Vec<Arc<Event>> {
-    let mut events = log.subscribe(filter, false);
+/// Events of these objects, and which ones are missing.
+async fn recorded(log: &EventLog, is_about: impl Fn(&Event) -> bool) -> Vec<Arc<Event>> {
+    let mut events = log.subscribe(Filter::new(""), false);
     let mut all = Vec::new();
     while let Some(event) = events.recv().await {
-        all.push(event);
+        if is_about(&event) || event.missing() > 0 {
+            all.push(event);
+        }
     }
     all
 }
 
-fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) -> Explanation {
+async fn of_container(
+    pods: &Pods,
+    pod: &Pod,
+    container: &Container,
+    events: &[Arc<Event>],
+) -> Result<Explanation> {
+    let specs = pods.node.specs.read(&container.id).await?;
+    let explained = history(&of(events, &container.id), &HOOKS);
+    Ok(made(pod, container, &specs, explained))
+}
+
+async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
+    let mut events = events.to_vec();
+    events.retain(|event| event.subject.pod == id || event.missing() > 0);
+    let mut own = events.clone();
+    own.retain(|event| event.subject.container.is_empty());
+    let mut explained = history(&own, &POD_HOOKS);
+    let live = pods.registry.pods().into_iter().find(|pod| pod.id == id);
+    if let Some(pod) = &live {
+        let record = pod.cell.get();
+        let metadata = record.metadata();
+        let is_ready = record.phase == PodPhase::Ready;
+        explained.container = About {
+            pod: pod.id.clone(),
+            pod_name: format!("{}/{}", metadata.namespace, metadata.name),
+            state: if is_ready { "ready" } else { "notready" }.to_owned(),
+            ..About::default()
+        };
+    }
+    let mut ids: Vec<&str> = Vec::new();
+    for event in &events {
+        let id = event.subject.container.as_str();
+        if !id.is_empty() && !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let containers = live.iter().flat_map(|pod| pod.containers());
+    let containers: Vec<_> = containers.collect();
+    ids.extend(
+        containers
+            .iter()
+            .map(|c| c.id.as_str())
+            .filter(|id| !ids.contains(id))
+            .collect::<Vec<_>>(),
+    );
+    for id in ids {
+        let there = containers.iter().find(|container| container.id == id);
+        let made = match (&live, there) {
+            (Some(pod), Some(container)) => of_container(pods, pod, container, &events).await.ok(),
+            _ => None,
+        };
+        // Of one that is being created there is no spec yet.
+        let made = made.unwrap_or_else(|| from_log(&events, id));
+        explained.containers.push(made);
+    }
+    explained
+}
+
+/// Of a container that is not there.
+fn from_log(events: &[Arc<Event>], container: &str) -> Explanation {
+    history(&of(events, container), &HOOKS)
+}
+
+/// Events of this container, and of missing ones since its first.
+fn of(events: &[Arc<Event>], container: &str) -> Vec<Arc<Event>> {
+    let is_its = |event: &&Arc<Event>| event.subject.container == container;
+    let events = events.iter().skip_while(|event| !is_its(event));
+    events
+        .filter(|event| is_its(event) || event.missing() > 0)
+        .cloned()
+        .collect()
+}
+
+/// What the log has of one object that is not there: refused, or removed.
+fn history(events: &[Arc<Event>], hooks: &[&str]) -> Explanation {
+    let subject = events
+        .iter()
+        .map(|event| &event.subject)
+        .find(|subject| !subject.pod.is_empty());
+    let subject = subject.cloned().unwrap_or_default();
+    let aborted = events.iter().find_map(|event| aborted(event, hooks[0]));
+    // What plugins said is shorter than the call's error, which has it in it.
+    let refused = aborted.or_else(|| events.iter().find_map(|event| failed(event, hooks[0])));
+    let mut updates: Vec<_> = events.iter().filter_map(|event| updated(event)).collect();
+    let earlier = updates.len().saturating_sub(UPDATES);
+    updates.drain(..earlier);
+    let state = if refused.is_some() {
+        "refused"
+    } else {
+        "removed"
+    };
+    Explanation {
+        schema: SCHEMA,
+        container: About {
+            id: subject.container,
+            name: subject.container_name,
+            pod: subject.pod,
+            pod_name: subject.pod_name,
+            state: state.to_owned(),
+            image: String::new(),
+        },
+        plugins: said(events, hooks),
+        refused: refused.map(str::to_owned),
+        failed: events.iter().rev().find_map(|event| failure(event)),
+        updates,
+        more_updates: earlier as u64 + events.iter().map(|event| event.missing()).sum::<u64>(),
+        ..Explanation::default()
+    }
+}
+
+fn updated(event: &Event) -> Option<Updated> {
+    let (plugin, hook, values, error) = match &event.what {
+        What::Update {
+            target,
+            plugin,
+            hook,
+            values,
+            error,
+        } if target.is_empty() => (Some(plugin.clone()), hook, values, error.clone()),
+        What::Step {
+            step: Action::Updated { values },
+        } => (None, &event.subject.call, values, None),
+        _ => return None,
+    };
+    Some(Updated {
+        plugin,
+        hook: hook.clone(),
+        wall_ns: event.wall_ns,
+        values: values.clone(),
+        error,
+    })
+}
+
+/// How a container failed after its creation.
+fn failure(event: &Event) -> Option<String> {
+    match &event.what {
+        What::Step {
+            step: Action::StartFailed { reason },
+        } => Some(reason.clone()),
+        What::Step {
+            step:
+                Action::Exited {
+                    code,
+                    reason,
+                    message,
+                },
+        } if *code != 0 => {
+            let words = [format!("exited {code}"), reason.clone(), message.clone()];
+            let words = words.into_iter().filter(|word| !word.is_empty());
+            Some(words.collect::<Vec<_>>().join(", "))
+        }
+        _ => failed(event, "StartContainer").map(str::to_owned),
+    }
+}
+
+fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) -> Explanation {
     let record = container.cell.get();
     let metadata = pod.cell.get().metadata();
     let state = match record.phase {
@@ -110,7 +308,7 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
     };
     let shown = |spec: &oci_spec::runtime::Spec| {
         let mut spec = serde_json::to_value(spec).unwrap_or_default();
-        fields::hide_variables(&mut spec);
+        hide_variables(&mut spec);
         fields::order(&mut spec);
         spec
     };
@@ -121,7 +319,6 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
         base
     });
     Explanation {
-        schema: SCHEMA,
         container: About {
             id: container.id.clone(),
             name: record.name().to_owned(),
@@ -130,69 +327,32 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, events: &[Arc<Event>]) 
             state: state.to_owned(),
             image: record.image.name.clone(),
         },
-        plugins: with_changes(said(events), specs, &container.id),
+        plugins: with_changes(logged.plugins, specs, &container.id),
         refused: None,
         base,
         spec: Some(spec),
+        ..logged
     }
 }
 
-/// The last failed attempt to create a container of this name, by a plugin, a validator, or an
-/// invalid result of their answers.
-fn refused(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
-    let names = |event: &Event| {
-        let subject = &event.subject;
-        let (namespace, pod) = subject.pod_name.split_once('/').unwrap_or_default();
-        let by_id = !subject.container.is_empty() && subject.container.starts_with(wanted);
-        by_id || is_named(wanted, namespace, pod, &subject.container_name)
-    };
-    let (last, error) = events.iter().rev().find_map(|event| {
-        let why = aborted(event).or_else(|| failed(event))?;
-        names(event).then_some((event, why))
-    })?;
-    let subject = &last.subject;
-    let same = |event: &&Arc<Event>| event.subject.container == subject.container;
-    let events: Vec<_> = events.iter().filter(same).cloned().collect();
-    // A plugin's reason is shorter than the call's error, which contains it.
-    let why = events
-        .iter()
-        .find_map(|event| aborted(event))
-        .unwrap_or(error);
-    Some(Explanation {
-        schema: SCHEMA,
-        container: About {
-            id: subject.container.clone(),
-            name: subject.container_name.clone(),
-            pod: subject.pod.clone(),
-            pod_name: subject.pod_name.clone(),
-            state: "refused".to_owned(),
-            image: String::new(),
-        },
-        plugins: said(&events),
-        refused: Some(why.to_owned()),
-        base: None,
-        spec: None,
-    })
-}
-
-/// The reason that the hook rejected the container.
-fn aborted(event: &Event) -> Option<&str> {
+/// Why the hook did not pass.
+fn aborted<'a>(event: &'a Event, at: &str) -> Option<&'a str> {
     match &event.what {
-        What::Passed { hook, aborted, .. } if hook == HOOKS[0] => aborted.as_deref(),
+        What::Passed { hook, aborted, .. } if hook == at => aborted.as_deref(),
         _ => None,
     }
 }
 
-/// The reason that the call failed.
-fn failed(event: &Event) -> Option<&str> {
+/// Why the call failed.
+fn failed<'a>(event: &'a Event, call: &str) -> Option<&'a str> {
     match &event.what {
-        What::CallEnded { error, .. } if event.subject.call == HOOKS[0] => error.as_deref(),
+        What::CallEnded { error, .. } if event.subject.call == call => error.as_deref(),
         _ => None,
     }
 }
 
-/// The answer of each plugin, as far back as the log goes.
-fn said(events: &[Arc<Event>]) -> Vec<Said> {
+/// What each plugin answered, as far as the log reaches back.
+fn said(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Said> {
     let answers = events.iter().filter_map(|event| match &event.what {
         What::Plugin {
             hook,
@@ -200,10 +360,11 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
             outcome,
             took_ns,
             changed,
+            values,
             updates,
             evictions,
             ..
-        } if HOOKS.contains(&hook.as_str()) => {
+        } if hooks.contains(&hook.as_str()) => {
             let outcome = serde_json::to_value(outcome).unwrap_or_default();
             let text = |field: &str| {
                 outcome
@@ -217,7 +378,7 @@ fn said(events: &[Arc<Event>]) -> Vec<Said> {
                 outcome: text("outcome").unwrap_or_default(),
                 reason: text("reason"),
                 took_ns: Some(*took_ns),
-                changes: changed.iter().map(|name| fields::named(name)).collect(),
+                changes: fields::named(changed, values),
                 updates: *updates,
                 evictions: *evictions,
             })
@@ -240,9 +401,6 @@ fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said
     let table = specs.owners.owners.get(container).unwrap_or(&none);
     for plugin in fields::owners(table) {
         let mut changes = fields::changes(table, &specs.adjustment, &plugin);
-        for change in &mut changes {
-            change.value.iter_mut().for_each(fields::hide_variables);
-        }
         let theirs = |said: &&mut Said| said.plugin == plugin && said.hook == HOOKS[0];
         match said.iter_mut().find(theirs) {
             Some(said) => {
@@ -273,7 +431,7 @@ fn is_same(one: &Change, other: &Change) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Outcome, Subject};
+    use crate::trace::{Changed, Outcome, Values};
 
     fn event(container: &str, what: What) -> Arc<Event> {
         let subject = Subject::pod("p1", "default", "pod").container(container, "web");
@@ -295,6 +453,7 @@ mod tests {
             took_ns: 7,
             adjusted: false,
             changed: Vec::new(),
+            values: Values::default(),
             updates: 0,
             evictions: 0,
             left_out: Vec::new(),
@@ -309,57 +468,147 @@ mod tests {
         }
     }
 
+    /// What [`gather`] finds in the log.
+    fn found(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
+        let container = last(events, |event| names_container(event, wanted))?;
+        Some(from_log(events, &container.subject.container))
+    }
+
     #[test]
-    fn of_a_refused_creation_the_last_try_is_explained() {
+    fn of_a_refused_creation_the_last_try_is_explained_with_values() {
+        let field = || "linux.resources.cpu.cpus".to_owned();
+        let mut set = answer("10-a", Outcome::Answered);
+        if let What::Plugin {
+            changed, values, ..
+        } = &mut set
+        {
+            *changed = vec!["mounts[\"/data\"]".to_owned(), field()];
+            let (old, new) = (None, Value::from("1"));
+            values.values = vec![Changed {
+                field: field(),
+                old,
+                new,
+            }];
+        }
         let events = [
             event("c1", aborted("an older one")),
-            event("c2", answer("10-a", Outcome::Answered)),
+            event("c2", set),
             event("c2", answer("15-idle", Outcome::NotSubscribed)),
-            event("c2", answer("20-b", Outcome::Refused("no".to_owned()))),
+            event(
+                "c2",
+                answer("20-b", Outcome::Refused("no".to_owned().into())),
+            ),
             event("c2", aborted("plugin 20-b refused CreateContainer: no")),
         ];
         for wanted in ["c2", "web", "pod/web", "default/pod/web"] {
-            let found = refused(&events, wanted).expect("it was refused");
+            let found = found(&events, wanted).expect("it was refused");
             assert_eq!(found.container.id, "c2", "{wanted}");
-            assert_eq!(
-                found.refused.as_deref(),
-                Some("plugin 20-b refused CreateContainer: no")
-            );
-            let said: Vec<_> = found
+            assert_eq!(found.container.state, "refused");
+            let why = "plugin 20-b refused CreateContainer: no";
+            assert_eq!(found.refused.as_deref(), Some(why));
+            let said = found
                 .plugins
                 .iter()
-                .map(|s| (s.plugin.as_str(), s.outcome.as_str()))
-                .collect();
-            assert_eq!(said, [("10-a", "answered"), ("20-b", "refused")]);
+                .map(|s| (s.plugin.as_str(), s.outcome.as_str()));
+            assert_eq!(
+                said.collect::<Vec<_>>(),
+                [("10-a", "answered"), ("20-b", "refused")]
+            );
             assert_eq!(found.plugins[1].reason.as_deref(), Some("no"));
+            let [mount, cpus] = &found.plugins[0].changes[..] else {
+                panic!("{:?}", found.plugins[0]);
+            };
+            assert_eq!(
+                (mount.field.as_str(), mount.key.as_deref()),
+                ("mounts", Some("/data"))
+            );
+            assert_eq!(cpus.value, Some(Value::from("1")));
         }
-        assert_eq!(refused(&events, "other"), None);
-        // The merged answers cannot be applied: the call has the reason.
-        let mut failed = (*event(
-            "c3",
-            What::CallEnded {
-                took_ns: 1,
-                error: Some("no such option".to_owned()),
+        assert_eq!(found(&events, "other"), None);
+        assert_eq!(found(&events, "pod"), None, "its pod");
+        assert!(
+            events
+                .iter()
+                .all(|event| names_pod(event, "pod") && names_pod(event, "p1"))
+        );
+        // What plugins agreed on cannot be made: the call says why.
+        let error = Some("no such option".to_owned());
+        let mut ended = (*event("c3", What::CallEnded { took_ns: 1, error })).clone();
+        ended.subject.call = "CreateContainer".to_owned();
+        let found = found(&[Arc::new(ended)], "web").expect("it failed");
+        assert_eq!(found.refused.as_deref(), Some("no such option"));
+    }
+
+    #[test]
+    fn a_removed_container_is_explained_with_its_updates_and_its_failure() {
+        let update = |error: Option<&str>| What::Update {
+            plugin: "10-a".to_owned(),
+            hook: "Synchronize".to_owned(),
+            target: String::new(),
+            values: Values::default(),
+            error: error.map(str::to_owned),
+        };
+        let not_its = match update(Some("not found")) {
+            What::Update {
+                plugin,
+                hook,
+                values,
+                error,
+                ..
+            } => What::Update {
+                plugin,
+                hook,
+                values,
+                error,
+                target: "f00".to_owned(),
             },
-        ))
-        .clone();
-        failed.subject.call = "CreateContainer".to_owned();
-        let mut events = events.to_vec();
-        let mut set = answer("10-a", Outcome::Answered);
-        if let What::Plugin { changed, .. } = &mut set {
-            changed.push("mounts[\"/data\"]".to_owned());
-        }
-        events.extend([event("c3", set), Arc::new(failed)]);
-        let found = refused(&events, "web").expect("it failed");
+            other => other,
+        };
+        let step = |step: Action| What::Step { step };
+        let unrecorded = || {
+            let unrecorded = Action::Unrecorded {
+                plugin: "10-a".to_owned(),
+                requests: 7,
+            };
+            Arc::new(Event {
+                subject: Subject::daemon(),
+                ..(*event("", step(unrecorded))).clone()
+            })
+        };
+        let values = Values::default();
+        let mut by_cri = (*event("c1", step(Action::Updated { values }))).clone();
+        by_cri.subject.call = "UpdateContainerResources".to_owned();
+        let exited = Action::Exited {
+            code: 137,
+            reason: "OOMKilled".to_owned(),
+            message: String::new(),
+        };
+        let events = [
+            unrecorded(),
+            event("c1", update(None)),
+            event("c1", update(Some("busy"))),
+            event("c2", update(None)),
+            event("c1", not_its),
+            unrecorded(),
+            Arc::new(by_cri),
+            event("c1", step(exited)),
+            event("c1", step(Action::Removed)),
+        ];
+        let found = found(&events, "c1").expect("it was there");
+        assert_eq!(found.container.state, "removed");
+        assert_eq!(found.failed.as_deref(), Some("exited 137, OOMKilled"));
+        let updates = found
+            .updates
+            .iter()
+            .map(|u| (u.plugin.as_deref(), u.hook.as_str(), u.error.as_deref()));
         assert_eq!(
-            (found.container.id.as_str(), found.refused.as_deref()),
-            ("c3", Some("no such option"))
+            updates.collect::<Vec<_>>(),
+            [
+                (Some("10-a"), "Synchronize", None),
+                (Some("10-a"), "Synchronize", Some("busy")),
+                (None, "UpdateContainerResources", None),
+            ]
         );
-        let change = &found.plugins[0].changes[0];
-        assert_eq!(
-            (change.field.as_str(), change.key.as_deref()),
-            ("mounts", Some("/data"))
-        );
-        assert_eq!(refused(&events, "pod"), None);
+        assert_eq!(found.more_updates, 7, "those since it was there");
     }
 }

@@ -1,7 +1,10 @@
 //! Errors of requests to pods and containers. Cloneable, because several callers may wait for one
 //! step. Only `cri/status.rs` turns a kind into a gRPC code.
 
-use crate::one_line::one_line;
+use crate::one_line::{cut, one_line};
+
+/// Characters of an id that a plugin or client sent, in an error or event.
+pub const LONGEST_ID: usize = 256;
 
 /// The kind of failure, from the caller's view; not a gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,7 @@ impl Error {
     }
 
     pub fn no_container(id: &str) -> Self {
+        let id = cut(id, LONGEST_ID);
         Self::new(Kind::NotFound, format!("container {id:?}: not found"))
     }
 

@@ -11,7 +11,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers};
+use nri::{
+    Adaptation, Handlers, Observer, PluginId, Requester, Source, Turn, merge::Askers,
+    owners::Owners,
+};
 use nri_record::Recorder;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
@@ -32,7 +35,7 @@ use crate::{oci, trace::EventLog};
 pub struct SideEffects {
     pub updates: Vec<ContainerUpdate>,
     pub evictions: Vec<ContainerEviction>,
-    pub askers: Askers,
+    pub by: Arc<Requester>,
 }
 
 /// The answers of plugins to an event that can carry updates. Dropping it releases the NRI turn.
@@ -140,7 +143,27 @@ impl Hooks {
         adaptation.map(Adaptation::plugins).unwrap_or_default()
     }
 
-    /// Prometheus text of containerd's metric families and ours (NRI-450, NRI-451).
+    /// Connections and files that were rejected, and are none of [`Hooks::plugins`].
+    pub fn rejections(&self) -> Vec<nri::Rejection> {
+        let adaptation = self.adaptation.get();
+        adaptation.map(Adaptation::rejections).unwrap_or_default()
+    }
+
+    /// An NRI plugin connected to the CRI socket.
+    pub fn mistaken(&self, pid: Option<u32>) {
+        let right = match &self.node.config.nri_settings().socket {
+            Some(socket) => format!("the NRI socket is {}", socket.display()),
+            None => "NRI is disabled".to_owned(),
+        };
+        if let Some(adaptation) = self.adaptation.get() {
+            adaptation.rejected(
+                pid,
+                format!("an NRI plugin connected to the CRI socket; {right}"),
+            );
+        }
+    }
+
+    /// Prometheus text of the families of containerd and ours (NRI-450, NRI-451).
     pub fn metrics(&self) -> String {
         let adaptation = self.adaptation.get();
         adaptation
@@ -306,7 +329,7 @@ impl Hooks {
             others: SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
-                askers: merged.askers,
+                by: requester(Event::CreateContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         })
@@ -379,7 +402,7 @@ impl Hooks {
             others: SideEffects {
                 updates: merged.others,
                 evictions: merged.evict,
-                askers: merged.askers,
+                by: requester(Event::UpdateContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         })
@@ -405,12 +428,13 @@ impl Hooks {
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);
+        let merged = stopped.merged;
         Answer {
             own: None,
             others: SideEffects {
-                updates: stopped.merged.update,
+                updates: merged.update,
                 evictions: Vec::new(),
-                askers: stopped.merged.askers,
+                by: requester(Event::StopContainer, &merged.askers, &merged.owners),
             },
             _turn: Some(turn),
         }
@@ -447,4 +471,13 @@ impl Hooks {
         let subject = event_log::subject(pod, container);
         Some((adaptation, Point::reach(&self.log, subject, event)))
     }
+}
+
+/// The plugins behind the updates and evictions in the answers to an event.
+fn requester(event: Event, askers: &Askers, owners: &Owners) -> Arc<Requester> {
+    Arc::new(Requester::merged(
+        nri::mask::event_name(event),
+        askers,
+        owners,
+    ))
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use nri::{BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Snapshot};
+use nri::{
+    BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Requester, Snapshot,
+};
 use proto_nri::ContainerUpdate;
 
 use super::{
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     clock::nanoseconds,
     spans,
-    trace::{self, EventLog, Life, Subject, What},
+    trace::{EventLog, Subject, Values, What},
 };
 
 /// Has no hooks: they own it, and would own themselves.
@@ -47,11 +49,17 @@ impl nri::Source for Plugins {
         snapshot
     }
 
-    fn update(&self, updates: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(
+        &self,
+        by: &Requester,
+        updates: Vec<ContainerUpdate>,
+    ) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        let by = Arc::new(by.clone());
         Box::pin(async move {
-            let failed = side_effects::update(&self.node, &self.registry, &updates)
-                .await
-                .into_iter();
+            let (node, registry, log) = (&self.node, &self.registry, &self.log);
+            let nobody = Subject::daemon();
+            let failed = side_effects::update(node, registry, log, &by, &nobody, &updates).await;
+            let failed = failed.into_iter();
             let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
             failed.collect()
         })
@@ -83,12 +91,28 @@ impl nri::Observer for Plugins {
     }
 
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
-        // The library has logged it.
-        if let Some(life) = life(event) {
-            let plugin = plugin.to_string();
-            let what = What::PluginLife { plugin, life };
-            self.log.record(Subject::daemon(), what);
+        // The library has logged it. Its updates and evictions have events of their own.
+        if matches!(event, PluginEvent::Unsolicited { .. }) {
+            return;
         }
+        let id = plugin.id;
+        let (plugin, life) = (plugin.to_string(), event.clone());
+        let what = What::PluginLife { plugin, life };
+        match (event, id) {
+            (PluginEvent::WishFailed { .. }, Some(id)) => {
+                self.log.record_of(&id.to_string(), Subject::daemon(), what);
+            }
+            _ => {
+                self.log.record(Subject::daemon(), what);
+            }
+        }
+    }
+
+    fn update_rejected(&self, by: &Requester, FailedUpdate { update, why }: &FailedUpdate) {
+        let found = self.registry.find_container(&update.container_id);
+        let subject = found.map(|(pod, container)| event_log::subject(&pod, Some(&container)));
+        let subject = subject.unwrap_or_else(|_| Subject::daemon());
+        side_effects::not_updated(&self.log, by, &subject, update, why);
     }
 }
 
@@ -120,90 +144,19 @@ fn small(n: usize) -> u32 {
 }
 
 fn answer(delivery: &Delivery) -> What {
+    let adjustment = delivery.adjustment.as_deref();
     What::Plugin {
         hook: nri::mask::event_name(delivery.event).to_owned(),
         plugin: delivery.plugin.to_string(),
-        outcome: outcome(&delivery.outcome),
+        outcome: delivery.outcome.clone(),
         took_ns: nanoseconds(delivery.took),
         adjusted: delivery.adjusted,
         changed: delivery.changed.clone(),
+        values: adjustment.map_or_else(Values::default, |adjustment| {
+            Values::of_adjustment(&delivery.changed, adjustment)
+        }),
         updates: small(delivery.updates),
         evictions: small(delivery.evictions),
         left_out: delivery.left_out.iter().map(ToString::to_string).collect(),
     }
-}
-
-fn outcome(outcome: &nri::Outcome) -> trace::Outcome {
-    use nri::Outcome as From;
-    use trace::Outcome as To;
-    match outcome {
-        From::Answered => To::Answered,
-        From::Refused(status) => To::Refused(status.message.clone()),
-        From::Unsent(why) => To::Unsent(why.clone()),
-        From::TimedOut => To::TimedOut,
-        From::Lost(reason) => To::Lost(reason.clone()),
-        From::Garbled(reason) => To::Garbled(reason.clone()),
-        From::Conflict(reason) | From::Invalid(reason) => To::Conflict(reason.clone()),
-        From::Denied(reason) => To::Denied(reason.clone()),
-        From::Skipped => To::Skipped,
-        From::NotSubscribed => To::NotSubscribed,
-        From::Joining => To::Joining,
-        From::Absent => To::Absent,
-        From::Cancelled => To::Cancelled,
-    }
-}
-
-/// `None` for what the log alone tells.
-fn life(event: &PluginEvent) -> Option<Life> {
-    Some(match event {
-        PluginEvent::Launched => Life::Launched,
-        PluginEvent::Registered { version, .. } => Life::Registered {
-            version: version.as_str().to_owned(),
-        },
-        PluginEvent::Configured { events } => Life::Configured {
-            events: events
-                .iter()
-                .map(|e| nri::mask::event_name(e).to_owned())
-                .collect(),
-        },
-        PluginEvent::Synchronized {
-            pods,
-            containers,
-            took,
-        } => Life::Synchronized {
-            pods: small(*pods),
-            containers: small(*containers),
-            took_ns: nanoseconds(*took),
-        },
-        PluginEvent::Shortened { left_out } => Life::Shortened {
-            left_out: left_out.to_string(),
-        },
-        PluginEvent::Deprecated { .. } => return None,
-        PluginEvent::Unsolicited {
-            updates,
-            failed,
-            evictions,
-        } => Life::Unsolicited {
-            updates: small(*updates),
-            failed: small(*failed),
-            evictions: small(*evictions),
-        },
-        PluginEvent::WishFailed { container, why } => Life::WishFailed {
-            target: container.clone(),
-            why: why.clone(),
-        },
-        PluginEvent::Rejected { reason } => Life::Rejected {
-            reason: reason.clone(),
-        },
-        PluginEvent::Shadowed => Life::Shadowed,
-        PluginEvent::Closed { reason } => Life::Closed {
-            reason: reason.clone(),
-        },
-        PluginEvent::Restarting { after } => Life::Restarting {
-            after_ns: nanoseconds(*after),
-        },
-        PluginEvent::Dropped { event } => Life::Dropped {
-            hook: nri::mask::event_name(*event).to_owned(),
-        },
-    })
 }

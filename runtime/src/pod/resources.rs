@@ -2,14 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use oci_spec::runtime::Spec;
 use proto_cri::v1 as cri;
+use proto_nri::LinuxResources;
 use tokio::time::timeout;
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
     node::Node,
     record::ContainerPhase,
+    spec::Specs,
     state::Container,
 };
 use crate::{
@@ -24,8 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Changes resources by a CRI request, by plugins, or by plugins' values over a request's. The
 /// caller waits at most [`PATIENCE`]; a slow change (a memory limit below the usage) goes on.
 ///
-/// Runs in any state of the pod; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits
-/// for whom" 2). Concurrent changes of one container take turns. Absent values stay unchanged.
+/// `ended` is called when the change has been made or has failed, with the values before it where they are known, also
+/// if nobody waits any more.
+///
+/// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
+/// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
 ///
 /// # Errors
 /// WrongState once the container has exited or while it is being created, NotFound once it is
@@ -34,13 +38,17 @@ pub async fn write(
     node: &Arc<Node>,
     container: &Arc<Container>,
     cri: Option<&cri::LinuxContainerResources>,
-    nri: Option<&proto_nri::LinuxResources>,
+    nri: Option<&LinuxResources>,
+    ended: impl FnOnce(Option<&LinuxResources>, &Result<()>) + Send + 'static,
 ) -> Result<()> {
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     let (cri, nri) = (cri.cloned(), nri.cloned());
     let written = async move {
         let (cri, nri) = (cri.as_ref(), nri.as_ref());
-        write_in_turn(&node, &container, cri, nri).await
+        let mut before = None;
+        let written = write_in_turn(&node, &container, cri, nri, &mut before).await;
+        ended(before.as_ref(), &written);
+        written
     };
     match timeout(PATIENCE, tokio::spawn(written)).await {
         Ok(written) => written.step("write resources")?,
@@ -58,7 +66,8 @@ async fn write_in_turn(
     node: &Node,
     container: &Container,
     cri: Option<&cri::LinuxContainerResources>,
-    nri: Option<&proto_nri::LinuxResources>,
+    nri: Option<&LinuxResources>,
+    before: &mut Option<LinuxResources>,
 ) -> Result<()> {
     let _turn = container.resources_turn.lock().await;
     let record = container.cell.get();
@@ -73,7 +82,8 @@ async fn write_in_turn(
         }
     };
     let mut specs = node.specs.read(&container.id).await?;
-    change(node, &mut specs.spec, cri, nri)?;
+    *before = oci::limits::current(&specs.spec).map(oci::resources_to_nri);
+    change(node, &mut specs, cri, nri)?;
     if running {
         fault::pass("container.update.cgroup").await?;
         let group = node.cgroup(&record.cgroup)?;
@@ -94,11 +104,12 @@ async fn write_in_turn(
     Ok(())
 }
 
+/// What CRI asks for is in the base too, if there is one; the first change by a plugin makes one.
 fn change(
     node: &Node,
-    spec: &mut Spec,
+    specs: &mut Specs,
     cri: Option<&cri::LinuxContainerResources>,
-    nri: Option<&proto_nri::LinuxResources>,
+    nri: Option<&LinuxResources>,
 ) -> Result<()> {
     let context = ApplyContext {
         host: &node.host,
@@ -106,10 +117,14 @@ fn change(
         view: &View,
         places: &Places::new(),
     };
+    let Specs { base, spec, .. } = specs;
     if let Some(resources) = cri {
-        oci::apply_update(spec, resources, &context)?;
+        for spec in base.iter_mut().chain([&mut *spec]) {
+            oci::apply_update(spec, resources, &context)?;
+        }
     }
     if let Some(resources) = nri {
+        base.get_or_insert_with(|| spec.clone());
         oci::apply_nri_update(spec, resources, &context)?;
     }
     Ok(())

@@ -1,15 +1,21 @@
 //! UpdateContainerResources (CRI-137).
 
+use nri::Requester;
 use proto_cri::v1 as cri;
+use proto_nri::LinuxResources;
 use std::sync::Arc;
 
 use super::{
     error::{AtStep as _, Error, Result},
+    event_log,
     pods::Pods,
     resources, side_effects,
     state::{Container, Pod},
 };
-use crate::{fault, trace::Action};
+use crate::{
+    fault, oci,
+    trace::{Action, Values},
+};
 
 /// # Errors
 /// A plugin's veto, or the first value that could not be applied, with the plugins that set values;
@@ -42,14 +48,47 @@ pub async fn run(
     side_effects::apply(cx, pod, container, &answer.others).await;
     let own = answer.own.take();
     let (nri, plugins) = own.map(|own| (own.resources, own.plugins)).unzip();
-    let written = resources::write(&cx.node, container, Some(wanted), nri.as_ref()).await;
+    let ended = recorded(
+        cx,
+        pod,
+        container,
+        wanted,
+        nri.clone(),
+        Arc::clone(&answer.others.by),
+    );
+    let written = resources::write(&cx.node, container, Some(wanted), nri.as_ref(), ended).await;
     // The turn ends when the update is applied.
     drop(answer);
     written.map_err(|error| match plugins {
         Some(by) => error.at(&format!("{what}, with values of {}", by.join(", "))),
         None => error.at(&what),
     })?;
-    cx.notices.became(pod, Some(container), Action::Updated);
     hooks.post_update_container(pod, container).await;
     Ok(())
+}
+
+/// Records what the request changes, if it could, and what plugins change in the request, when both are written.
+fn recorded(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Container,
+    request: &cri::LinuxContainerResources,
+    merged: Option<LinuxResources>,
+    by: Arc<Requester>,
+) -> impl FnOnce(Option<&LinuxResources>, &Result<()>) + Send + use<> {
+    let subject = event_log::subject(pod, Some(container));
+    let (log, id) = (cx.notices.log.clone(), container.id.clone());
+    let requested = oci::cri_to_nri(request);
+    move |before, result| {
+        if result.is_ok() {
+            let values = Values::of_update(before, &requested, |_, _| true);
+            log.record(subject.clone(), Action::Updated { values });
+        }
+        if let Some(merged) = merged {
+            let mut before = before.cloned().unwrap_or_default();
+            nri::merge::overlay(&mut before, requested);
+            let error = result.as_ref().err().map(|error| error.text.as_str());
+            side_effects::updated(&log, &by, &subject, (&id, Some(&before), &merged), error);
+        }
+    }
 }

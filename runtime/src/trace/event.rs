@@ -3,7 +3,10 @@
 //! Adding a field or variant keeps [`SCHEMA`]: readers ignore it. Removing or changing one raises
 //! it.
 
+use nri::{Outcome, PluginEvent as Life};
 use serde::{Deserialize, Serialize};
+
+use super::values::Values;
 
 /// Version of the JSON form, in every line.
 pub const SCHEMA: u32 = 1;
@@ -70,9 +73,12 @@ pub enum What {
         took_ns: u64,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adjusted: bool,
-        /// Paths of what it set, such as `mounts["/data"]` or `env["DEMO"]`; never a value.
+        /// Paths of what it set, such as `mounts["/data"]` or `env["DEMO"]`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
+        /// The values at these paths, except for environment variables.
+        #[serde(flatten)]
+        values: Values,
         #[serde(default, skip_serializing_if = "is_zero")]
         updates: u32,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -80,6 +86,20 @@ pub enum What {
         /// Fields left out of an oversized request: `container <id>: env, args`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<String>,
+    },
+    /// The update of a container that a plugin requested: of the subject, unless there is a `target`.
+    Update {
+        plugin: String,
+        /// `Synchronize`, `UpdateContainers`, or the event whose answer requested it.
+        hook: String,
+        /// A container that does not exist; the subject is the one whose event was answered.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        target: String,
+        #[serde(flatten)]
+        values: Values,
+        /// Why it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     /// All plugins have answered; `aborted` is the reason to stop the operation.
     Passed {
@@ -132,14 +152,23 @@ pub enum Action {
         plugin: String,
         reason: String,
     },
-    /// An update or an eviction in a plugin's answer failed.
+    /// An eviction in a plugin's answer failed.
     WishFailed {
         plugin: String,
         /// Id of the affected container.
         target: String,
         why: String,
     },
-    Updated,
+    /// By a CRI call.
+    Updated {
+        #[serde(flatten)]
+        values: Values,
+    },
+    /// So many updates and evictions of the plugin are not recorded, because it requests too many.
+    Unrecorded {
+        plugin: String,
+        requests: u64,
+    },
     Removed,
     NetworkGone,
     Stopped,
@@ -150,74 +179,17 @@ pub enum Action {
     DaemonStopping,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "outcome", content = "reason", rename_all = "snake_case")]
-pub enum Outcome {
-    Answered,
-    Refused(String),
-    /// The request was too long to send.
-    Unsent(String),
-    TimedOut,
-    Lost(String),
-    Garbled(String),
-    /// Not written any more; older logs may have it.
-    Panicked(String),
-    Conflict(String),
-    Denied(String),
-    Skipped,
-    NotSubscribed,
-    Joining,
-    Absent,
-    Cancelled,
-}
-
-/// A change of a plugin's connection.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "life", rename_all = "snake_case")]
-pub enum Life {
-    Launched,
-    Registered {
-        version: String,
-    },
-    /// Names of the subscribed hooks.
-    Configured {
-        events: Vec<String>,
-    },
-    Synchronized {
-        pods: u32,
-        containers: u32,
-        took_ns: u64,
-    },
-    /// It sent updates by itself.
-    Unsolicited {
-        updates: u32,
-        failed: u32,
-        evictions: u32,
-    },
-    /// One of those updates or evictions failed.
-    WishFailed {
-        target: String,
-        why: String,
-    },
-    Rejected {
-        reason: String,
-    },
-    /// A newer instance gets its events now.
-    Shadowed,
-    Closed {
-        reason: String,
-    },
-    Restarting {
-        after_ns: u64,
-    },
-    /// Its list lacks oversized fields of a pod or container: `container <id>: env, args`.
-    Shortened {
-        left_out: String,
-    },
-    /// An event kept for it was dropped.
-    Dropped {
-        hook: String,
-    },
+impl Event {
+    /// How many events are missing: such an event concerns every reader.
+    pub fn missing(&self) -> u64 {
+        match &self.what {
+            What::Lost { events } => *events,
+            What::Step {
+                step: Action::Unrecorded { requests, .. },
+            } => *requests,
+            _ => 0,
+        }
+    }
 }
 
 impl Subject {
@@ -315,27 +287,17 @@ mod tests {
             point: "C-01".to_owned(),
             hook: "RunPodSandbox".to_owned(),
         });
-        for outcome in [
-            Outcome::Answered,
-            Outcome::Refused(text()),
-            Outcome::TimedOut,
-        ] {
-            round_trip(What::Plugin {
-                hook: "CreateContainer".to_owned(),
-                plugin: "10-x".to_owned(),
-                outcome,
-                took_ns: 5,
-                adjusted: true,
-                changed: vec!["env DEMO".to_owned()],
-                updates: 2,
-                evictions: 0,
-                left_out: vec!["container c1: env".to_owned()],
-            });
-        }
-        let life = Life::Closed { reason: text() };
-        round_trip(What::PluginLife {
+        round_trip(What::Plugin {
+            hook: "CreateContainer".to_owned(),
             plugin: "10-x".to_owned(),
-            life,
+            outcome: Outcome::TimedOut,
+            took_ns: 5,
+            adjusted: true,
+            changed: vec!["env[\"DEMO\"]".to_owned()],
+            values: Values::default(),
+            updates: 2,
+            evictions: 0,
+            left_out: vec!["container c1: env".to_owned()],
         });
         round_trip(What::Lost { events: 3 });
     }
@@ -347,6 +309,139 @@ mod tests {
             line,
             r#"{"schema":1,"seq":7,"wall_ns":1,"mono_ns":2,"pod":"p1","pod_name":"default/web","container":"c1","container_name":"app","kind":"step","step":"created","pid":42}"#
         );
+    }
+
+    /// The library's own types: a change of their names is a change of the log.
+    #[test]
+    fn outcomes_and_lives_of_plugins_are_written_as_ever() {
+        let why = || "why".to_owned();
+        let outcomes = [
+            (Outcome::Answered, r#""outcome":"answered""#),
+            (
+                Outcome::Refused(why().into()),
+                r#""outcome":"refused","reason":"why""#,
+            ),
+            (
+                Outcome::Unsent(why()),
+                r#""outcome":"unsent","reason":"why""#,
+            ),
+            (Outcome::TimedOut, r#""outcome":"timed_out""#),
+            (Outcome::Lost(why()), r#""outcome":"lost","reason":"why""#),
+            (
+                Outcome::Garbled(why()),
+                r#""outcome":"garbled","reason":"why""#,
+            ),
+            (
+                Outcome::Conflict(why()),
+                r#""outcome":"conflict","reason":"why""#,
+            ),
+            (
+                Outcome::Invalid(why()),
+                r#""outcome":"invalid","reason":"why""#,
+            ),
+            (
+                Outcome::Denied(why()),
+                r#""outcome":"denied","reason":"why""#,
+            ),
+            (Outcome::Skipped, r#""outcome":"skipped""#),
+            (Outcome::NotSubscribed, r#""outcome":"not_subscribed""#),
+            (Outcome::Joining, r#""outcome":"joining""#),
+            (Outcome::Absent, r#""outcome":"absent""#),
+            (Outcome::Cancelled, r#""outcome":"cancelled""#),
+        ];
+        for (outcome, json) in outcomes {
+            let line = round_trip(What::Plugin {
+                hook: "StopContainer".to_owned(),
+                plugin: "10-x".to_owned(),
+                outcome,
+                took_ns: 5,
+                adjusted: false,
+                changed: Vec::new(),
+                values: Values::default(),
+                updates: 0,
+                evictions: 0,
+                left_out: Vec::new(),
+            });
+            assert!(
+                line.contains(&format!(r#","plugin":"10-x",{json},"took_ns":5}}"#)),
+                "{line}"
+            );
+        }
+        let left_out = "container c1: env, linux.devices".to_owned().into();
+        let second = std::time::Duration::from_secs(1);
+        let lives = [
+            (Life::Launched, r#""launched""#),
+            (
+                Life::Registered {
+                    version: nri::Version::V1Alpha1,
+                    nri_version: "v0.12".to_owned(),
+                },
+                r#""registered","version":"v1alpha1","nri_version":"v0.12""#,
+            ),
+            (
+                Life::Configured {
+                    events: vec!["StopContainer".to_owned()].into(),
+                },
+                r#""configured","events":["StopContainer"]"#,
+            ),
+            (
+                Life::Synchronized {
+                    pods: 1,
+                    containers: 2,
+                    took: second,
+                },
+                r#""synchronized","pods":1,"containers":2,"took_ns":1000000000"#,
+            ),
+            (
+                Life::Shortened { left_out },
+                r#""shortened","left_out":"container c1: env, linux.devices""#,
+            ),
+            (
+                Life::Deprecated {
+                    event: proto_nri::Event::StopContainer,
+                },
+                r#""deprecated","hook":"StopContainer""#,
+            ),
+            (
+                Life::Unsolicited {
+                    updates: 1,
+                    failed: 2,
+                    evictions: 3,
+                },
+                r#""unsolicited","updates":1,"failed":2,"evictions":3"#,
+            ),
+            (
+                Life::WishFailed {
+                    container: "c1".to_owned(),
+                    why: why(),
+                },
+                r#""wish_failed","target":"c1","why":"why""#,
+            ),
+            (
+                Life::Rejected { reason: why() },
+                r#""rejected","reason":"why""#,
+            ),
+            (Life::Shadowed, r#""shadowed""#),
+            (Life::Closed { reason: why() }, r#""closed","reason":"why""#),
+            (
+                Life::Restarting { after: second },
+                r#""restarting","after_ns":1000000000"#,
+            ),
+            (
+                Life::Dropped {
+                    event: proto_nri::Event::StopContainer,
+                },
+                r#""dropped","hook":"StopContainer""#,
+            ),
+        ];
+        for (life, json) in lives {
+            let plugin = "10-x".to_owned();
+            let line = round_trip(What::PluginLife { plugin, life });
+            assert!(
+                line.contains(&format!(r#","plugin":"10-x","life":{json}}}"#)),
+                "{line}"
+            );
+        }
     }
 
     #[test]

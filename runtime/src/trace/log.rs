@@ -1,7 +1,8 @@
 //! The event log: a bounded set of files, events waiting for the disk, and subscribers.
 
-use super::event::{Event, SCHEMA, Subject, What};
+use super::event::{Action, Event, SCHEMA, Subject, What};
 use super::files::{self, Reader, Rotating};
+use super::shares::{Place, Shares};
 use super::unwritten::Unwritten;
 use super::writer::{self, Account, Job};
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 /// Events buffered for one subscriber.
@@ -19,6 +20,9 @@ const TO_SUBSCRIBER: usize = 64;
 const BEHIND: usize = 2048;
 /// How long a new subscriber, or the daemon at its end, waits for the writer.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// How long events beyond a plugin's share are counted.
+const COUNT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -65,7 +69,7 @@ impl Filter {
         } = &event.subject;
         let name = pod_name.rsplit_once('/').map_or("", |(_, name)| name);
         // Losses concern every subscriber.
-        matches!(event.what, What::Lost { .. })
+        event.missing() > 0
             // The empty prefix matches every id.
             || pod.starts_with(wanted)
             || pod_name == wanted
@@ -87,6 +91,7 @@ struct Shared {
     live: broadcast::Sender<Arc<Event>>,
     jobs: SyncSender<Job>,
     account: Arc<Account>,
+    shares: Shares,
 }
 
 impl EventLog {
@@ -115,6 +120,7 @@ impl EventLog {
             live: broadcast::Sender::new(BEHIND),
             jobs,
             account,
+            shares: Shares::default(),
         })))
     }
 
@@ -144,6 +150,25 @@ impl EventLog {
         // Fails only without a subscriber.
         let _ = shared.live.send(event);
         seq
+    }
+
+    /// Records an event that `plugin` can cause at any rate. Those beyond its share are counted in one event, every
+    /// [`COUNT`] at most.
+    pub fn record_of(&self, plugin: &str, subject: Subject, what: impl Into<What>) {
+        match self.0.shares.take(plugin, Instant::now()) {
+            Place::Recorded => {
+                self.record(subject, what);
+            }
+            Place::LeftOut => {}
+            Place::FirstLeftOut => {
+                let (log, plugin) = (self.clone(), plugin.to_owned());
+                tokio::spawn(async move {
+                    tokio::time::sleep(COUNT).await;
+                    let requests = log.0.shares.left_out(&plugin);
+                    log.record(Subject::daemon(), Action::Unrecorded { plugin, requests });
+                });
+            }
+        }
     }
 
     /// The number of events lost to a slow writer or a disk that failed for too long.

@@ -377,3 +377,27 @@ async fn losses_written_by_an_earlier_version_are_reported_once() {
     std::fs::write(dir.path().join("events-1.jsonl"), lines).unwrap();
     assert_eq!(in_files(dir.path()), [(1, None), (4, Some(3)), (5, None)]);
 }
+
+#[tokio::test]
+async fn events_beyond_a_plugins_share_are_one_event_with_their_number_for_every_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = EventLog::open(dir.path(), &Options::new(tick)).unwrap();
+    for _ in 0..700 {
+        log.record_of("10-a", pod(1), Action::Ready);
+    }
+    log.record_of("10-b", pod(1), Action::Started);
+    tokio::time::pause();
+    tokio::time::sleep(COUNT * 2).await;
+    tokio::time::resume();
+    let mut events = log.subscribe(Filter::new("pod2"), false);
+    let missing = events.recv().await.unwrap();
+    let what = |requests| Action::Unrecorded {
+        plugin: "10-a".to_owned(),
+        requests,
+    };
+    assert_eq!(missing.what, what(missing.missing()).into());
+    // The plugin earns a few while it is counted.
+    assert!((190..=200).contains(&missing.missing()), "{missing:?}");
+    assert_eq!(events.recv().await, None, "one event");
+    assert!(all(&log, Filter::new("pod1")).await.len() > 500);
+}

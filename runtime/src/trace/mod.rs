@@ -17,8 +17,13 @@
 mod event;
 mod files;
 mod log;
+mod shares;
 mod unwritten;
+mod values;
 mod writer;
 
-pub use event::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
+pub use event::{Action, Event, SCHEMA, Subject, What};
 pub use log::{EventLog, Filter, Options};
+/// The library's types are those of the log.
+pub use nri::{Outcome, PluginEvent as Life};
+pub use values::{Changed, Values, field_and_key, hide_variables, value};

@@ -143,8 +143,11 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
     };
     answers_new(&plugin, answer);
     let new = pod.create("new", &["true"]).await;
-    for wish in ["update failed", "eviction failed"] {
-        let lines = told(&daemon, &["wish_failed", "10-updater", &nobody, wish]).await;
+    for (kind, wish) in [
+        ("update", "update failed"),
+        ("wish_failed", "eviction failed"),
+    ] {
+        let lines = told(&daemon, &[&format!("\"{kind}\""), "10-updater", &nobody]).await;
         assert!(
             lines.len() == 1 && lines[0].contains(&new.id),
             "{wish}: {lines:?}"
@@ -172,10 +175,21 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
     };
     let runtime = plugin.runtime();
     let failed = runtime.update_containers(vec![nothing.clone()], vec![gone]);
-    assert_eq!(failed.await.expect("UpdateContainers"), [nothing]);
+    let both = [nothing.clone(), nothing];
+    assert_eq!(
+        failed.await.expect("UpdateContainers"),
+        both,
+        "the update and the eviction"
+    );
     assert_eq!(info(&daemon, "10-updater").await["errors"], 4);
     let life = told(&daemon, &["plugin_life", "10-updater", &nobody]).await;
-    assert_eq!(life.len(), 2, "{life:?}");
+    assert_eq!(life.len(), 1, "its eviction: {life:?}");
+    let update = told(
+        &daemon,
+        &["\"hook\":\"UpdateContainers\"", "10-updater", &nobody],
+    )
+    .await;
+    assert_eq!(update.len(), 1, "{update:?}");
     pod.end().await;
 }
 

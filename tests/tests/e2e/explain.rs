@@ -4,12 +4,14 @@ use cairn_tests::{
     Daemon,
     output::{shown, stdout},
     plugin::{Deed, Plugin},
+    until,
 };
 use nri::{
-    adjust::{Adjust, SetResources},
+    Handlers, Stub,
+    adjust::{self, Adjust, SetResources},
     proto::*,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 async fn explained(daemon: &Daemon, container: &str) -> Value {
     let output = daemon
@@ -156,7 +158,7 @@ async fn a_container_whose_adjustment_cannot_be_made_is_explained_with_who_set_i
     let text = stdout(&daemon.cairn(&["explain", "p/web"]).await);
     for line in [
         "10-typo  1 change",
-        "+ mounts[\"/data\"]",
+        "+ mounts[\"/data\"] = {\"destination\":\"/data\",\"options\":[\"rbind\",\"r0\"]",
         "\nnot created: ",
         "\"r0\" is not an option",
     ] {
@@ -217,4 +219,149 @@ async fn a_name_that_says_too_little_or_nothing_is_refused_in_one_line() {
     assert_eq!(one_of_them["base"], Value::Null, "no plugin was there");
     one.end().await;
     two.end().await;
+}
+
+const MIB: i64 = 1 << 20;
+
+/// Each update of a container: plugin, call, path, values before and after, and whether it failed.
+fn updates(explained: &Value) -> Vec<Value> {
+    let updates = explained["updates"].as_array().expect("a list");
+    let one = |update: &Value| {
+        let value = &update["values"][0];
+        let failed = update["error"].is_string();
+        json!([
+            update["plugin"],
+            update["hook"],
+            value["field"],
+            value["old"],
+            value["new"],
+            failed
+        ])
+    };
+    updates.iter().map(one).collect()
+}
+
+/// A plugin that pins containers when it is synchronized, and caps what a client requests.
+async fn pinner(daemon: &Daemon) -> Stub {
+    let handlers = Handlers::new()
+        .synchronize(|_, containers| async move {
+            let mut updates = Vec::new();
+            for container in containers {
+                let mut pin = adjust::update(&container.id, false);
+                pin.cpuset_cpus("0");
+                updates.push(pin);
+            }
+            let mut nobody = adjust::update("f".repeat(64), false);
+            nobody.cpuset_cpus("0");
+            updates.push(nobody);
+            Ok(updates)
+        })
+        .update_container(|_, container, _| async move {
+            let mut cap = adjust::update(&container.id, false);
+            cap.memory_limit(64 * MIB);
+            Ok(vec![cap])
+        });
+    let connection = std::os::unix::net::UnixStream::connect(daemon.nri_socket());
+    let stub = Stub::builder(handlers)
+        .name("pinner")
+        .index("10")
+        .connection(connection.expect("connect"))
+        .register()
+        .await
+        .expect("it registers");
+    stub.runtime().synchronized().await;
+    stub
+}
+
+#[tokio::test]
+async fn updates_of_a_container_that_a_plugin_never_saw_created_are_events_also_after_a_restart() {
+    let mut daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.sleeper("web").await;
+    let id = container.id.clone();
+    let plugin = pinner(&daemon).await;
+    until("the updates of Synchronize are events", || async {
+        (updates(&explained(&daemon, "web").await).len() == 1).then_some(())
+    })
+    .await;
+    container.limit_memory(256 * MIB).await.expect("an update");
+    let mut impossible = adjust::update(&id, false);
+    impossible.cpuset_cpus("4000");
+    let runtime = plugin.runtime();
+    let failed = runtime
+        .update_containers(vec![impossible], Vec::new())
+        .await;
+    assert_eq!(failed.expect("UpdateContainers").len(), 1);
+
+    let cpus = "linux.resources.cpu.cpus";
+    let memory = "linux.resources.memory.limit";
+    let expected = [
+        json!(["10-pinner", "Synchronize", cpus, null, "0", false]),
+        json!([
+            null,
+            "UpdateContainerResources",
+            memory,
+            null,
+            256 * MIB,
+            false
+        ]),
+        json!([
+            "10-pinner",
+            "UpdateContainer",
+            memory,
+            256 * MIB,
+            64 * MIB,
+            false
+        ]),
+        json!(["10-pinner", "UpdateContainers", cpus, "0", "4000", true]),
+    ];
+    assert_eq!(updates(&explained(&daemon, "web").await), expected);
+    drop(plugin);
+    daemon.kill_and_restart().await;
+    let after = explained(&daemon, "web").await;
+    assert_eq!(updates(&after), expected);
+    // The difference of the specs is what plugins changed, and no more.
+    let (base, spec) = (&after["base"], &after["spec"]);
+    assert_eq!(
+        base.pointer("/linux/resources/memory/limit"),
+        Some(&json!(256 * MIB))
+    );
+    assert_eq!(
+        spec.pointer("/linux/resources/memory/limit"),
+        Some(&json!(64 * MIB))
+    );
+    assert_eq!(base.pointer("/linux/resources/cpu/cpus"), None);
+    assert_eq!(spec.pointer("/linux/resources/cpu/cpus"), Some(&json!("0")));
+
+    let text = stdout(&daemon.cairn(&["timeline"]).await);
+    for line in [
+        "web: updated by 10-pinner (Synchronize): linux.resources.cpu.cpus \"0\"",
+        "web: updated by 10-pinner (UpdateContainer): linux.resources.memory.limit 268435456 -> 67108864",
+        "web: resources updated: linux.resources.memory.limit 268435456",
+        "by 10-pinner (Synchronize) failed",
+        "update by 10-pinner (UpdateContainers) failed",
+    ] {
+        // Lines are folded at 100 columns.
+        let words: Vec<_> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains(line), "{line:?} is not in\n{text}");
+    }
+
+    // By its pod's id, and when both are removed.
+    let pod_id = pod.id.clone();
+    for state in ["running", "removed"] {
+        if state == "removed" {
+            daemon.cri().pod_by_id(&pod_id, "p").end().await;
+        }
+        for name in [&pod_id[..12], "p"] {
+            let by_pod = explained(&daemon, name).await;
+            assert_eq!(by_pod["container"]["id"], "", "{by_pod}");
+            let containers = by_pod["containers"].as_array().expect("a list");
+            assert_eq!(containers.len(), 1);
+            assert_eq!(containers[0]["container"]["state"], state);
+            assert_eq!(updates(&containers[0]), expected);
+        }
+        let by_name = explained(&daemon, "p/web").await;
+        assert_eq!(by_name["container"]["id"], id.as_str());
+        assert_eq!(updates(&by_name), expected);
+    }
 }

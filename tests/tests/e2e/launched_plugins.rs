@@ -1,6 +1,11 @@
 //! Plugins that the daemon starts: what becomes of them, and how `cairn plugins` shows them beside others.
 
-use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    time::Duration,
+};
 
 use cairn_tests::{
     Daemon, Setup, bins,
@@ -28,6 +33,47 @@ async fn a_launched_plugin_that_fails_at_once_is_started_ever_later() {
         .await;
     }
     daemon.cri().pod("p").await.end().await;
+}
+
+#[tokio::test]
+async fn connections_and_files_that_are_rejected_are_listed_with_the_reason() {
+    let mut daemon = Daemon::new(Setup::default()).await;
+    fs::write(daemon.path("plugins/31-mode"), "").expect("a file");
+    daemon.serve().await;
+    let nri = daemon.nri_socket();
+    drop(UnixStream::connect(&nri).expect("connect"));
+    // As the Go stub begins, which speaks before it listens.
+    let mut mistaken = UnixStream::connect(daemon.socket()).expect("connect");
+    let frame = [0, 0, 0, 2, 0, 0, 0, 4, 1, 2, 3, 4];
+    mistaken.write_all(&frame).expect("it is taken");
+    let expected = [
+        "31-mode: it is not executable".to_owned(),
+        format!(
+            "an NRI plugin connected to the CRI socket; the NRI socket is {}",
+            nri.display()
+        ),
+        "before it registered".to_owned(),
+    ];
+    until("all are listed", || async {
+        let output = daemon.cairn(&["plugins", "--output", "json"]).await;
+        let output = stdout(&output);
+        let all: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+        let reasons = all["rejected"].to_string();
+        expected
+            .iter()
+            .all(|reason| reasons.contains(reason.as_str()))
+            .then_some(())
+    })
+    .await;
+    let table = stdout(&daemon.cairn(&["plugins"]).await);
+    assert!(
+        table.contains(
+            "
+rejected
+"
+        ) && table.contains("external, pid "),
+        "{table}"
+    );
 }
 
 #[tokio::test]

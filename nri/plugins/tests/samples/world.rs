@@ -9,7 +9,7 @@ use std::{
 };
 
 use nri::{
-    Adaptation, BoxFuture, FailedUpdate, PluginId, PluginState, Snapshot, Source,
+    Adaptation, BoxFuture, FailedUpdate, PluginId, PluginState, Requester, Snapshot, Source,
     merge::MergedCreate,
     proto::{
         Container, ContainerUpdate, Event, LinuxContainer, LinuxNamespace, LinuxPodSandbox, Mount,
@@ -27,7 +27,7 @@ impl Source for Runtime {
         }
     }
 
-    fn update(&self, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+    fn update(&self, _: &Requester, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
         Box::pin(async { Vec::new() })
     }
 

@@ -13,11 +13,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use nri::{Adaptation, Context, Plugin, Result, Stub, proto::PodSandbox};
-//! # use nri::{BoxFuture, FailedUpdate, PluginId, Snapshot, Source, proto::ContainerUpdate};
+//! # use nri::{BoxFuture, FailedUpdate, PluginId, Requester, Snapshot, Source, proto::ContainerUpdate};
 //! # struct Runtime;
 //! # impl Source for Runtime {
 //! #     fn snapshot(&self) -> Snapshot { Snapshot::default() }
-//! #     fn update(&self, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> { Box::pin(async { Vec::new() }) }
+//! #     fn update(&self, _: &Requester, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> { Box::pin(async { Vec::new() }) }
 //! #     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, std::result::Result<(), String>> { Box::pin(async { Ok(()) }) }
 //! # }
 //!

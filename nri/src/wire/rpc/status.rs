@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The longest ttrpc message, envelope included (NRI-131).
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// Room for the envelope of a request: service, method, timeout and lengths.
@@ -27,8 +29,9 @@ pub enum Code {
 }
 
 /// An error that crosses the wire: a code and one line of text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
+#[serde(into = "String", from = "String")]
 pub struct Status {
     /// A gRPC code.
     pub code: i32,

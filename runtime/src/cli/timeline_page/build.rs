@@ -6,7 +6,10 @@ use super::model::{Built, Group, Item, Lane};
 use crate::{
     cli::{
         text::clean,
-        words::{Tint, action_text, call, life_text, of, plugin_answer, point_text, since, who},
+        words::{
+            Tint, action_text, call, life_text, of, plugin_answer, point_text, since, update_text,
+            who,
+        },
     },
     trace::{Action, Event, What},
 };
@@ -75,6 +78,13 @@ impl Builder {
                 let (text, tint) = life_text(life);
                 let lane = Lane::Plugin(clean(plugin));
                 self.items.push(item(event, group, lane, now, text, tint));
+            }
+            What::Update { .. } => {
+                if let Some((plugin, text, tint)) = update_text(&event.what) {
+                    let lane = Lane::Plugin(clean(plugin));
+                    let label = format!("{}{text}", who(event));
+                    self.items.push(item(event, group, lane, now, label, tint));
+                }
             }
             What::Lost { events } => {
                 let text = format!("{events} events are missing here");

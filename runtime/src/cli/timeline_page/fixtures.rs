@@ -1,6 +1,6 @@
 //! Events of invented pods.
 
-use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, What};
+use crate::trace::{Action, Event, Life, Outcome, SCHEMA, Subject, Values, What};
 
 /// Records events with invented times.
 pub(super) struct Script {
@@ -49,6 +49,7 @@ impl Script {
             took_ns: 420_000,
             adjusted: false,
             changed: Vec::new(),
+            values: Values::default(),
             updates: 0,
             evictions: 0,
             left_out: Vec::new(),
@@ -109,7 +110,7 @@ pub(super) fn refused(name: &str, why: &str) -> Script {
         .ended(&subject, 11_740, None);
     let subject = pod(name).container("c1", "app").during("CreateContainer");
     let error = format!("10-quota refused CreateContainer: {why}");
-    let refused = Outcome::Refused(why.to_owned());
+    let refused = Outcome::Refused(why.to_owned().into());
     script
         .after(8_000, &subject, What::CallBegun)
         .point(&subject, "C-04", "CreateContainer")

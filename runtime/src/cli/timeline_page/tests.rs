@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     cli::words::Tint,
-    trace::{Action, Outcome, What},
+    trace::{Action, Outcome, Values, What},
 };
 
 fn lane_of(chart: &Chart, label: &str) -> Lane {
@@ -75,9 +75,13 @@ fn begin_and_end_of_a_call_are_one_bar_also_of_several_at_once() {
 fn a_call_that_has_not_ended_reaches_to_the_last_event() {
     let subject = pod("p").during("StopContainer");
     let mut script = Script::new();
-    script
-        .after(0, &subject, What::CallBegun)
-        .after(700, &pod("p"), Action::Updated);
+    script.after(0, &subject, What::CallBegun).after(
+        700,
+        &pod("p"),
+        Action::Updated {
+            values: Values::default(),
+        },
+    );
     let chart = chart(&script.events);
     assert!(chart.items[0].open && chart.items[0].end() == 700);
 }
@@ -223,7 +227,7 @@ fn a_strangers_text_becomes_no_markup_wherever_it_stands() {
         let subject = pod(text).container(text, text).during(text);
         let mut script = refused(text, text);
         let plugin = format!("10-{text}");
-        let refusal = Outcome::Refused(text.to_owned());
+        let refusal = Outcome::Refused(text.to_owned().into());
         script
             .point(&subject, text, text)
             .answer(&subject, text, &plugin, refusal)

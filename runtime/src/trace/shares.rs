@@ -1,0 +1,90 @@
+//! Shares of plugins in the event log: what a plugin may cause at any rate must not push out everything else.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+/// Events of one plugin at once: an update of each container of a large node.
+const BURST: u32 = 500;
+/// Time in which a plugin earns one more.
+const EACH: Duration = Duration::from_millis(500);
+
+/// By plugin. One that has earned all it has taken is not in here.
+#[derive(Debug, Default)]
+pub(super) struct Shares(Mutex<BTreeMap<String, Share>>);
+
+#[derive(Debug)]
+struct Share {
+    /// When it will have earned what it has taken.
+    earned: Instant,
+    left_out: u64,
+}
+
+/// Whether an event is recorded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Recorded,
+    /// Only counted; it is the first since [`Shares::left_out`] was asked.
+    FirstLeftOut,
+    LeftOut,
+}
+
+impl Shares {
+    pub(super) fn take(&self, plugin: &str, now: Instant) -> Place {
+        let mut all = self.0.lock();
+        all.retain(|_, share| share.earned > now || share.left_out > 0);
+        let fresh = Share {
+            earned: now,
+            left_out: 0,
+        };
+        let share = all.entry(plugin.to_owned()).or_insert(fresh);
+        let earned = share.earned.max(now) + EACH;
+        if earned.duration_since(now) <= EACH * BURST {
+            share.earned = earned;
+            return Place::Recorded;
+        }
+        share.left_out += 1;
+        if share.left_out == 1 {
+            Place::FirstLeftOut
+        } else {
+            Place::LeftOut
+        }
+    }
+
+    /// How many were left out since this was asked before.
+    pub(super) fn left_out(&self, plugin: &str) -> u64 {
+        let mut all = self.0.lock();
+        all.get_mut(plugin)
+            .map_or(0, |share| std::mem::take(&mut share.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_other_plugins_have_their_own_share() {
+        let (shares, now) = (Shares::default(), Instant::now());
+        for _ in 0..BURST {
+            assert_eq!(shares.take("10-a", now), Place::Recorded);
+        }
+        assert_eq!(shares.take("10-a", now), Place::FirstLeftOut);
+        assert_eq!(shares.take("10-a", now), Place::LeftOut);
+        assert_eq!(shares.take("10-b", now), Place::Recorded);
+        assert_eq!((shares.left_out("10-a"), shares.left_out("10-a")), (2, 0));
+        assert_eq!(shares.take("10-a", now + EACH), Place::Recorded);
+        assert_eq!(shares.take("10-a", now + EACH), Place::FirstLeftOut);
+        shares.left_out("10-a");
+        let later = now + EACH * (BURST + 2);
+        assert_eq!(shares.take("10-c", later), Place::Recorded);
+        assert_eq!(
+            shares.0.lock().len(),
+            1,
+            "who has earned it all is forgotten"
+        );
+    }
+}
