@@ -1,6 +1,6 @@
 // What a person does with the picture: open pods, go from event to event, zoom and pan, read.
 const chart = $('chart'), panel = $('panel'), axis = document.querySelector('#axis svg');
-const narrow = matchMedia('(max-width: 760px)');
+const narrow = matchMedia('(max-width: 1000px)');
 // The event that is read, whether with all that share its place, and whether the reader has asked for the panel where
 // there is no room for both.
 const now = { item: null, whole: false, asked: false, failure: 0 };
@@ -14,7 +14,7 @@ for (const item of items) {
 }
 const pods = groups.filter(group => group.id), spaces = new Set(pods.map(group => group.name.split('/')[0]));
 // A namespace that all share says nothing of each.
-const nameOf = group => !group.id ? 'daemon and plugins'
+const nameOf = group => !group.id ? 'outside of pods'
   : pods.length > 1 && spaces.size === 1 ? group.name.split('/').slice(1).join('/') || group.name : group.name;
 
 function build() {
@@ -33,9 +33,12 @@ function build() {
     toggle.onclick = () => { open(group, !group.open); draw(); };
     const lanes = make('div', { class: 'lanes' }, section);
     Object.assign(group, { section, toggle, lanesElement: lanes, failed });
-    // Folded, a pod shows its calls and what went wrong.
-    const calls = group.items.filter(item => item.tint >= 4 || item.lane.name === 'CRI');
+    // Folded, a pod shows its calls, and what went wrong outside of those that failed.
+    const bad = group.items.filter(item => isCall(item) && item.tint === 5);
+    const calls = group.items.filter(item => isCall(item) || (item.tint >= 4 && !bad.some(call => call.at <= item.at && item.end <= call.end)));
     group.svgs = [rowsOf(head, [calls.length ? calls : group.items], `${nameOf(group)}, folded`)];
+    group.svgs[0].folded = true;
+    causeOf(group, head);
     for (const lane of group.lanes) {
       const row = make('div', { class: 'lane' }, lanes);
       make('div', { class: 'label', title: lane.name }, row, lane.name);
@@ -43,6 +46,14 @@ function build() {
     }
     open(group, !DATA.many);
   }
+}
+// Under a folded pod: why it failed, or else its first trouble.
+function causeOf(group, parent) {
+  const index = failures.findIndex(f => f.item.group === group.index), trouble = group.items.find(item => item.tint === 4);
+  if (index < 0 && !trouble) return;
+  const { item, what, why } = failures[index] || { item: trouble, why: `${trouble.lane.name}: ${short(trouble.label)}` };
+  const button = make('button', { class: `cause t${index < 0 ? 4 : 5}`, type: 'button', title: why }, parent, why || what);
+  button.onclick = () => index < 0 ? read(item, true, true) : fail(index, true);
 }
 function rowsOf(parent, lists, label) {
   const svg = make('svg', { class: 'rows', role: 'group', 'aria-label': label, height: lists.length * ROW }, parent);
@@ -123,16 +134,30 @@ function lookAt(list) {
   look(from - room, to + room);
 }
 
+// An id as people read it, with a button that copies all of it.
+function idIn(parent, id) {
+  make('code', { title: id }, parent, id.slice(0, 13));
+  const button = make('button', { class: 'copy', type: 'button', 'aria-label': `Copy the id ${id.slice(0, 13)}` }, parent, 'copy');
+  button.onclick = () => {
+    const area = make('textarea', {}, panel, id);
+    area.select();
+    button.textContent = document.execCommand('copy') ? 'copied' : 'not copied';
+    area.remove();
+    button.focus();
+  };
+}
+function withIds(parent, text) {
+  text.split(/\b([0-9a-f]{64})\b/).forEach((part, i) => i % 2 ? idIn(parent, part) : parent.append(part));
+}
 function line(list, term, text) {
   if (!text) return;
   make('dt', {}, list, term);
-  make('dd', {}, list, text);
+  withIds(make('dd', {}, list), text);
 }
-function buttons(parent, list) {
+function buttons(parent, list, named) {
   const ul = make('ul', {}, parent);
   for (const item of list.slice(0, 40)) {
-    const name = `${MARKS[item.tint] || ''}${item.lane.name}  ${item.lane.name === 'CRI' ? item.label : item.answer || item.label}`;
-    make('button', { type: 'button' }, make('li', {}, ul), name).onclick = () => read(item, true);
+    make('button', { type: 'button' }, make('li', {}, ul), (MARKS[item.tint] || '') + short(named(item))).onclick = () => read(item, true);
   }
   if (list.length > 40) make('li', {}, ul, `and ${list.length - 40} more: zoom in`);
 }
@@ -143,12 +168,12 @@ function show(cluster) {
   panel.hidden = narrow.matches && !now.asked;
   make('button', { class: 'close', type: 'button', 'aria-label': 'Close' }, panel, '×').onclick = leave;
   const group = groups[head.group], lane = head.lane.name;
-  make('h2', { 'data-mark': (MARKS[head.tint] || '').trim() }, panel, item ? head.label : `${cluster.items.length} events`);
+  withIds(make('h2', { 'data-mark': (MARKS[head.tint] || '').trim() }, panel), item ? head.label : `${cluster.items.length} events`);
   const at = new Date(DATA.begun + head.at / 1000);
   const clock = isNaN(at) ? '' : ` · ${at.toISOString().slice(11, 23)} UTC`;
-  make('p', {}, panel, `${lane} · ${seconds(head.at)} s${head.end > head.at ? ` · ${long(head.end - head.at)}` : ''}${clock}`);
+  make('p', {}, panel, `${lane} · ${moment(head.at)}${head.end > head.at ? ` · ${long(head.end - head.at)}` : ''}${clock}`);
   if (!item) {
-    buttons(panel, [...cluster.items].sort((a, b) => b.tint - a.tint || a.at - b.at));
+    buttons(panel, [...cluster.items].sort((a, b) => b.tint - a.tint || a.at - b.at), other => other.label);
     return;
   }
   const list = make('dl', {}, panel);
@@ -157,7 +182,7 @@ function show(cluster) {
   const answers = items.filter(other => other.point === item.id);
   if (answers.length) {
     make('dt', {}, list, 'Plugins, in order');
-    buttons(make('dd', {}, list), answers);
+    buttons(make('dd', {}, list), answers, other => `${other.lane.name}  ${other.answer}`);
   }
   line(list, 'Pod', group.id && `${group.name}\n${group.id}`);
   line(list, 'Container', item.container);
@@ -202,13 +227,13 @@ function leave() {
   const cluster = svg && clusterOf(svg, now.item);
   if (cluster) cluster.element.focus({ preventScroll: true });
 }
-function fail(index) {
+function fail(index, asked) {
   now.failure = (index + failures.length) % failures.length;
   const { item, what, why, at } = failures[now.failure], group = groups[item.group];
   $('what').textContent = `${what}${group.id ? ` in ${group.name}` : ''}`;
-  $('when').textContent = `at ${seconds(at)} s${failures.length > 1 ? `, failure ${now.failure + 1} of ${failures.length}` : ''}`;
+  $('when').textContent = `at ${moment(at)}${failures.length > 1 ? `, failure ${now.failure + 1} of ${failures.length}` : ''}`;
   $('why').textContent = why;
-  read(item, true);
+  read(item, true, asked);
 }
 
 // Left and right by time, up and down by lane.
@@ -349,6 +374,7 @@ Object.assign(view, WHOLE);
 build();
 draw();
 addEventListener('resize', drawSoon);
-if (failures.length) read(failures[0].item, true);
+document.querySelector('#axis .label').textContent = `time, ${UNIT}`;
+if (failures.length) fail(0);
 else if (items.length) { now.item = items[0]; show({ items: [items[0]], head: items[0] }); }
 scrollTo(0, 0);
