@@ -345,8 +345,8 @@ fn of_forty_pods_the_twenty_failures_are_seen_folded_and_open_with_their_causes(
     if let Some(dir) = std::env::var_os("CAIRN_TEST_PICTURES") {
         fs::copy(&page, Path::new(&dir).join("forty.html")).expect("a copy");
     }
-    let mut browser = Browser::start();
     for (width, height) in [(1300, 900), (800, 900), (390, 844)] {
+        let mut browser = Browser::start();
         for scheme in ["light", "dark"] {
             browser.open(&page, width, height, scheme);
             keep(&mut browser, &format!("timeline-forty-{width}-{scheme}"));
