@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use nri::{Context, CreateAnswer, Plugin, Result, Stub, StubError, adjust::Adjust, proto::*};
+use nri::prelude::*;
 use parking_lot::Mutex;
 
 #[derive(Default)]

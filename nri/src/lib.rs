@@ -34,7 +34,7 @@
 //! `stub::Stub` makes a program of it.
 //!
 //! ```
-//! use nri::{Context, CreateAnswer, Handlers, Plugin, Result, adjust::Adjust, proto::*};
+//! use nri::{Handlers, prelude::*};
 //!
 //! struct Names;
 //!
@@ -58,7 +58,7 @@
 //! // or Adaptation::builder(..).in_process("10-names".parse()?, Names)
 //! ```
 //!
-//! [`read`] has accessors for messages, [`adjust`] has setters for answers.
+//! What it reads is easier with [`read`], what it writes with [`adjust`]; [`prelude`] has both.
 //!
 //! # A runtime
 //!
@@ -186,6 +186,35 @@ pub mod wire;
 pub use nri_sim as sim;
 /// The messages on the wire.
 pub use proto_nri as proto;
+
+/// What a plugin is written with, in one line: the trait, its answers, the messages, and the methods that read and
+/// write them.
+///
+/// ```
+/// use nri::prelude::*;
+///
+/// struct Caps;
+///
+/// impl Plugin for Caps {
+///     async fn update_container(&self, _: &Context, pod: PodSandbox, container: Container, wanted: LinuxResources) -> Result<UpdateAnswer> {
+///         let mut answer = UpdateAnswer::default();
+///         if pod.annotation_for("example/capped", &container.name).is_some() && wanted.limits().memory > Some(128 << 20) {
+///             answer.updates.push(update(&container.id, false).memory_limit(128 << 20).cpuset_cpus("0-1").clone());
+///         }
+///         Ok(answer)
+///     }
+/// }
+/// ```
+pub mod prelude {
+    pub use crate::{
+        Context, CreateAnswer, Plugin, Result, UpdateAnswer,
+        adjust::{Adjust, HookKind, SetResources, update},
+        proto::*,
+        read::{ReadContainer, ReadPod, ReadResources},
+    };
+    #[cfg(feature = "stub")]
+    pub use crate::{Stub, StubError};
+}
 
 pub use adaptation::{Adaptation, BlockSync, Turn};
 pub use builder::Builder;

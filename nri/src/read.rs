@@ -65,7 +65,12 @@ pub trait ReadContainer {
     fn limits(&self) -> Limits<'_>;
 }
 
-/// Resources without their wrappers; `None` means not reported.
+/// Questions to resources: what UpdateContainer asks for, or an update of a container.
+pub trait ReadResources {
+    fn limits(&self) -> Limits<'_>;
+}
+
+/// Resources without their wrappers: `None` is "not said".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits<'a> {
@@ -92,17 +97,8 @@ pub struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// The limits in these resources, if present.
-    ///
-    /// ```
-    /// use nri::{adjust::SetResources, proto::LinuxResources, read::Limits};
-    ///
-    /// let mut resources = LinuxResources::default();
-    /// resources.memory_limit(1 << 30).cpuset_cpus("0-3");
-    /// let limits = Limits::of(Some(&resources));
-    /// assert_eq!((limits.memory, limits.cpus, limits.pids), (Some(1 << 30), Some("0-3"), None));
-    /// ```
-    pub fn of(resources: Option<&'a LinuxResources>) -> Self {
+    /// Of resources, where there are any.
+    fn of(resources: Option<&'a LinuxResources>) -> Self {
         let Some(resources) = resources else {
             return Self::default();
         };
@@ -121,11 +117,6 @@ impl<'a> Limits<'a> {
             rdt_class: resources.rdt_class.as_ref().map(|c| c.value.as_str()),
             blockio_class: resources.blockio_class.as_ref().map(|c| c.value.as_str()),
         }
-    }
-
-    /// The limits in an update of a container.
-    pub fn of_update(update: &'a ContainerUpdate) -> Self {
-        Self::of(update.linux.as_ref().and_then(|l| l.resources.as_ref()))
     }
 }
 
@@ -206,6 +197,18 @@ impl ReadContainer for Container {
     }
 }
 
+impl ReadResources for LinuxResources {
+    fn limits(&self) -> Limits<'_> {
+        Limits::of(Some(self))
+    }
+}
+
+impl ReadResources for ContainerUpdate {
+    fn limits(&self) -> Limits<'_> {
+        Limits::of(self.linux.as_ref().and_then(|l| l.resources.as_ref()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn what_was_set_is_read_and_what_was_not_is_none() {
         let mut update = update("c", false);
-        assert_eq!(Limits::of_update(&update), Limits::default());
+        assert_eq!(update.limits(), Limits::default());
         update.memory_limit(-1).memory_reservation(2).memory_swap(3);
         update.cpu_shares(4).cpu_quota(5).cpu_period(6);
         update.cpuset_cpus("7").cpuset_mems("8").pids_limit(9);
@@ -294,6 +297,6 @@ mod tests {
             rdt_class: Some("ten"),
             blockio_class: Some("eleven"),
         };
-        assert_eq!(Limits::of_update(&update), expected);
+        assert_eq!(update.limits(), expected);
     }
 }

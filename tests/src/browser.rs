@@ -115,8 +115,9 @@ impl Browser {
 
     /// The value of an expression in the page, awaited if it is a promise.
     pub fn eval(&mut self, expression: &str) -> Value {
-        let params =
-            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let params = json!({
+            "expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true,
+        });
         let answer = self.ask("Runtime.evaluate", &params);
         assert!(
             answer["exceptionDetails"].is_null(),

@@ -73,6 +73,30 @@ impl Log {
         self.event(200, subject, ended);
     }
 
+    /// A contract point whose plugins answer within a tenth of a millisecond; one that times out takes two seconds.
+    fn hook(&mut self, subject: &Value, point: &str, hook: &str, answers: [&Value; 2]) {
+        let reached = json!({ "kind": "point", "point": point, "hook": hook });
+        self.event(50, subject, reached);
+        for (plugin, answer) in ["20-pinner", "30-quota"].into_iter().zip(answers) {
+            let took = if answer["outcome"] == "timed_out" {
+                2_000_000
+            } else {
+                100
+            };
+            let mut line =
+                json!({ "kind": "plugin", "hook": hook, "plugin": plugin, "took_ns": took * 1000 });
+            for (key, value) in answer.as_object().expect("an object") {
+                line[key] = value.clone();
+            }
+            self.event(took, subject, line);
+        }
+        let mut passed = json!({ "kind": "passed", "hook": hook, "took_ns": 200_000 });
+        if let Some(why) = answers.iter().find_map(|answer| answer["reason"].as_str()) {
+            passed["aborted"] = json!(why);
+        }
+        self.event(20, subject, passed);
+    }
+
     /// A pod with a container, that is refused if `why` is given.
     fn pod(&mut self, name: &str, why: Option<&str>) {
         let mut subject = json!({
@@ -127,6 +151,95 @@ fn pods(count: usize, failing: usize) -> Log {
         &json!({}),
         json!({ "kind": "step", "step": "daemon_stopping" }),
     );
+    log
+}
+
+/// How a container fails: what 20-pinner and 30-quota answer, and the error of CreateContainer. The last one starts, and
+/// then a plugin's wish for it fails.
+fn failures() -> [(Value, Value, &'static str); 6] {
+    let fine = || json!({ "outcome": "answered", "changed": ["mounts[\"/data\"]", "linux.resources.cpu.cpus"] });
+    let quiet = || json!({ "outcome": "not_subscribed" });
+    let failed = |outcome: &str, why: &str| json!({ "outcome": outcome, "reason": why });
+    [
+        (
+            fine(),
+            failed("refused", "no quota left"),
+            "30-quota refused CreateContainer: no quota left",
+        ),
+        (
+            fine(),
+            quiet(),
+            "adjust.mounts[\"/data\"] (set by 20-pinner): \"readonly\" is not an option",
+        ),
+        (
+            json!({ "outcome": "timed_out" }),
+            quiet(),
+            "20-pinner (required) timed out",
+        ),
+        (
+            failed("lost", "connection closed by the peer"),
+            quiet(),
+            "20-pinner (required) lost its connection",
+        ),
+        (
+            fine(),
+            quiet(),
+            "adjust.cdi_devices (set by 20-pinner): device \"example.com/gpu=7\" not found",
+        ),
+        (fine(), json!({ "outcome": "answered" }), ""),
+    ]
+}
+
+/// Forty pods of which the odd ones fail. A failed creation and its undoing take two milliseconds.
+fn forty() -> Log {
+    let mut log = Log::default();
+    let life = |name: &str| json!({ "kind": "plugin_life", "plugin": name, "life": "launched" });
+    log.event(0, &json!({}), life("launched:20-pinner[0]"));
+    log.event(0, &json!({}), life("external:30-quota[4242]"));
+    for n in 0..40_u64 {
+        let id = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(4);
+        let mut subject = json!({
+            "pod": id(2 * n + 1), "pod_name": format!("default/web-{n:02}"), "call": "RunPodSandbox",
+        });
+        log.event(
+            1_700_000,
+            &subject,
+            json!({ "kind": "step", "step": "namespaces" }),
+        );
+        log.call(&subject, "C-01", "RunPodSandbox", None);
+        subject["container"] = json!(id(2 * n + 2));
+        subject["container_name"] = json!("app");
+        subject["call"] = json!("CreateContainer");
+        if n % 2 == 0 {
+            log.call(&subject, "C-04", "CreateContainer", None);
+            subject["call"] = json!("StartContainer");
+            log.call(&subject, "C-06", "StartContainer", None);
+            log.event(100, &subject, json!({ "kind": "step", "step": "started" }));
+            continue;
+        }
+        let (pinner, quota, error) = &failures()[(n as usize / 2) % 6];
+        log.event(400, &subject, json!({ "kind": "call_begun" }));
+        log.hook(&subject, "C-04", "CreateContainer", [pinner, quota]);
+        if error.is_empty() {
+            let why = format!("container {}: not found", id(999));
+            let wish = json!({ "kind": "step", "step": "wish_failed", "plugin": "30-quota", "target": id(999), "why": why });
+            log.event(20, &subject, wish);
+            log.event(
+                20,
+                &subject,
+                json!({ "kind": "call_ended", "took_ns": 1_000_000 }),
+            );
+            continue;
+        }
+        let silent = json!({ "outcome": "not_subscribed" });
+        log.hook(&subject, "C-10", "StopContainer", [&silent, &silent]);
+        log.hook(&subject, "C-11", "RemoveContainer", [&silent, &silent]);
+        log.event(
+            20,
+            &subject,
+            json!({ "kind": "call_ended", "took_ns": 2_000_000, "error": error }),
+        );
+    }
     log
 }
 
@@ -187,6 +300,125 @@ fn the_first_failure_is_seen_and_nothing_is_cut_off_with_3_and_300_pods_on_wide_
         let drawn = browser.eval("document.querySelectorAll('.item').length");
         assert!(drawn.as_u64() < Some(2000), "{drawn} elements");
     }
+}
+
+/// Of each mark in each lane, as it comes into sight: the worst of its events gives it tint and label, and where it is
+/// drawn a failure is on top.
+const WORST_IS_SEEN: &str = r"(async () => {
+  const wrong = [];
+  let marks = 0;
+  for (const svg of document.querySelectorAll('svg.rows')) {
+    if (!svg.checkVisibility({ visibilityProperty: true })) continue;
+    svg.scrollIntoView({ block: 'center' });
+    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    for (const g of svg.querySelectorAll('.item')) {
+      const worst = g.cluster.items.reduce((a, b) => b.tint > a.tint ? b : a), name = g.getAttribute('aria-label');
+      const say = what => wrong.push(`${svg.getAttribute('aria-label')}: ${name}: ${what}`);
+      marks++;
+      if (!g.classList.contains(`t${worst.tint}`)) say('not the tint of the worst');
+      if (worst.tint < 4) continue;
+      if (!name.includes(worst.label.slice(0, 20))) say('not the label of the worst');
+      if (!g.querySelector('.glyph')) say('no sign');
+      if (![...g.querySelectorAll('text')].some(text => text.textContent.length > 7)) say('no label');
+      const box = g.querySelector('.body').getBoundingClientRect();
+      const top = document.elementFromPoint(Math.max(box.left, svg.getBoundingClientRect().left) + 6, box.top + box.height / 2);
+      const over = top && top.closest('.item');
+      if (!over || over.cluster.tint < worst.tint) say('covered');
+    }
+  }
+  return { marks, wrong };
+})()";
+
+fn worst_is_seen(browser: &mut Browser, least: u64, at: &str) {
+    let seen = browser.eval(WORST_IS_SEEN);
+    assert_eq!(seen["wrong"], json!([]), "{at}");
+    assert!(seen["marks"].as_u64() >= Some(least), "{at}: {seen}");
+    browser.eval("scrollTo(0, 0)");
+}
+
+#[test]
+#[ignore = "needs Chromium: apt-get install chromium, then hack/test page"]
+fn of_forty_pods_the_twenty_failures_are_seen_folded_and_open_with_their_causes() {
+    assert!(bins::system("chromium").is_some(), "{NO_BROWSER}");
+    let dir = TempDir::with_prefix(cairn_tests::daemon::PREFIX).expect("a directory");
+    let page = forty().page(&dir);
+    if let Some(dir) = std::env::var_os("CAIRN_TEST_PICTURES") {
+        fs::copy(&page, Path::new(&dir).join("forty.html")).expect("a copy");
+    }
+    for (width, height) in [(1300, 900), (800, 900), (390, 844)] {
+        let mut browser = Browser::start();
+        for scheme in ["light", "dark"] {
+            browser.open(&page, width, height, scheme);
+            keep(&mut browser, &format!("timeline-forty-{width}-{scheme}"));
+        }
+        let causes =
+            browser.eval("[...document.querySelectorAll('.cause.t5')].map(e => e.textContent)");
+        let causes: Vec<&str> = causes
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(causes.len(), 20, "{causes:?}");
+        for (_, _, error) in failures() {
+            assert!(
+                causes.contains(&error) || error.is_empty(),
+                "{error}: {causes:?}"
+            );
+        }
+        worst_is_seen(&mut browser, 40, &format!("{width}, folded"));
+        browser.eval("document.querySelectorAll('.toggle[aria-expanded=false]').forEach(toggle => toggle.click())");
+        keep(&mut browser, &format!("timeline-forty-{width}-open"));
+        worst_is_seen(&mut browser, 200, &format!("{width}, open"));
+        let lane =
+            browser.eval("document.querySelector('.lanes svg').getBoundingClientRect().width");
+        assert!(
+            lane.as_f64() > Some(f64::from(width) * 0.55),
+            "{width}: lanes of {lane}"
+        );
+        let names = browser.eval(
+            "[...new Set([...document.querySelectorAll('.lanes .label')].map(e => e.textContent))]",
+        );
+        let names_wanted = json!([
+            "CRI calls",
+            "runtime",
+            "10-device-injector",
+            "20-pinner",
+            "30-quota",
+            "processes"
+        ]);
+        assert_eq!(names, names_wanted);
+    }
+}
+
+#[test]
+#[ignore = "needs Chromium: apt-get install chromium, then hack/test page"]
+fn ids_are_short_and_a_button_copies_all_of_one_and_times_have_one_unit() {
+    assert!(bins::system("chromium").is_some(), "{NO_BROWSER}");
+    let dir = TempDir::with_prefix(cairn_tests::daemon::PREFIX).expect("a directory");
+    let page = forty().page(&dir);
+    let mut browser = Browser::start();
+    browser.open(&page, 1300, 900, "light");
+    let unit = browser.eval("document.querySelector('#axis .label').textContent");
+    assert_eq!(unit, "time, min:s");
+    let ticks = browser.eval("[...document.querySelectorAll('#axis text')].map(e => e.textContent).every(t => /^\\d:\\d\\d/.test(t))");
+    assert_eq!(ticks, true);
+    browser.eval(
+        "document.addEventListener('copy', () => { window.copied = document.activeElement.value })",
+    );
+    for button in ["Copy the id", "Close"] {
+        let there =
+            format!("document.querySelectorAll('#panel [aria-label^=\"{button}\"]').length > 0");
+        assert_eq!(browser.eval(&there), true, "{button}");
+    }
+    let ids = browser
+        .eval("[...document.querySelectorAll('#panel code')].map(e => e.textContent.length)");
+    assert_eq!(ids, json!([13, 13]));
+    browser.eval("document.querySelector('#panel .copy').click()");
+    let id = browser.eval("window.copied");
+    assert_eq!(id.as_str().map(str::len), Some(64), "{id}");
+    let long = browser.eval("/[0-9a-f]{64}/.test(document.body.innerText)");
+    assert_eq!(long, false);
 }
 
 #[test]

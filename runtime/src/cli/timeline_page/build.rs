@@ -76,7 +76,7 @@ impl Builder {
             } => self.passed(event, group, now, hook, *took_ns, aborted),
             What::PluginLife { plugin, life } => {
                 let (text, tint) = life_text(life);
-                let lane = Lane::Plugin(clean(plugin));
+                let lane = Lane::Plugin(clean(id_of(plugin)));
                 self.items.push(item(event, group, lane, now, text, tint));
             }
             What::Update { .. } => {
@@ -240,6 +240,12 @@ impl Builder {
             begun: self.begun.map_or(0, |(_, wall)| wall),
         }
     }
+}
+
+/// `10-quota` of `external:10-quota[1234]`, so that its life is in the lane of its answers.
+fn id_of(plugin: &str) -> &str {
+    let id = plugin.split_once(':').map_or(plugin, |(_, id)| id);
+    id.split_once('[').map_or(id, |(id, _)| id)
 }
 
 fn key(event: &Event, group: usize, hook: &str) -> (usize, String, String) {

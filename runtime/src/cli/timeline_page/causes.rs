@@ -88,11 +88,13 @@ fn weight(item: &Item) -> u8 {
 
 fn alone(index: usize, item: &Item) -> Failure {
     let what = match &item.lane {
-        Lane::Plugin(name) => format!("{name}: {}", item.label),
+        Lane::Plugin(name) if !item.label.contains(name.as_str()) => {
+            format!("{name}: {}", item.label)
+        }
         _ => item.label.clone(),
     };
     Failure {
-        what,
+        what: short_ids(&what),
         why: short_ids(&item.answer),
         at: item.end(),
         cause: index,

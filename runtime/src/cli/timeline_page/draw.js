@@ -1,5 +1,5 @@
-// Drawing: maps times to positions, clusters items, and makes the elements of a lane. No text becomes
-// markup: elements are created one by one, and texts are set as text.
+// The picture: times to places, what shares a place, and the elements of a lane. No text becomes markup here: elements
+// are made one by one, and texts are set as text.
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const ROW = 24, BAR = 16, TOP = 4, SMALL = 13;
 const items = DATA.items.map((f, id) => ({
@@ -9,6 +9,8 @@ const items = DATA.items.map((f, id) => ({
 }));
 const failures = DATA.failures.map(f => ({ item: items[f[0]], what: DATA.texts[f[1]], why: DATA.texts[f[2]], at: f[3] }));
 const breaks = DATA.breaks, last = breaks[breaks.length - 1];
+const isCall = item => item.lane.name === 'CRI calls';
+const short = text => text.replace(/\b([0-9a-f]{13})[0-9a-f]{51}\b/g, '$1');
 const $ = id => document.getElementById(id);
 
 function make(name, attributes, parent, text) {
@@ -20,7 +22,7 @@ function make(name, attributes, parent, text) {
   return element;
 }
 
-// The segment of the scale that contains a value: 0 for a time, 1 for a position.
+// The piece of the scale that holds a value: 0 asks by time, 1 by place.
 function piece(value, by) {
   let low = 0, high = breaks.length - 2;
   while (low < high) {
@@ -36,18 +38,21 @@ function between(value, from, to) {
 const place = time => between(time, 0, 1);
 const time = at => between(at, 1, 0);
 
-// The view: positions from and to, with margins; width in pixels.
+// What is seen: places from and to, with room at both ends; pixels across.
 const view = { from: 0, to: 1, width: 1000 };
 const MARGIN = last[1] * 0.015;
 const WHOLE = { from: -MARGIN, to: last[1] + MARGIN * 3 };
 const x = at => (place(at) - view.from) / (view.to - view.from) * view.width;
 
-function seconds(us, digits = 3) {
-  const s = us / 1e6;
-  if (s >= 3600) return `${Math.floor(s / 3600)}:${String(Math.floor(s / 60) % 60).padStart(2, '0')}:${String(Math.floor(s % 60)).padStart(2, '0')}`;
-  if (s >= 60) return `${Math.floor(s / 60)}:${(s % 60).toFixed(Math.min(digits, 1)).padStart(digits ? 4 : 2, '0')}`;
-  return s.toFixed(digits);
+// One unit for all times of a page: the axis names it.
+const UNIT = last[0] < 6e7 ? 's' : last[0] < 3.6e9 ? 'min:s' : 'h:min:s';
+function clock(us, digits = 3) {
+  const s = Math.floor(us / 10 ** (6 - digits)) / 10 ** digits, minutes = Math.floor(s / 60);
+  if (UNIT === 's') return s.toFixed(digits);
+  const rest = (s % 60).toFixed(digits).padStart(digits ? digits + 3 : 2, '0');
+  return UNIT === 'min:s' ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, '0')}:${rest}`;
 }
+const moment = us => clock(us) + (UNIT === 's' ? ' s' : '');
 function long(us) {
   if (us < 1000) return `${us} µs`;
   if (us < 1e6) return `${(us / 1000).toPrecision(3)} ms`;
@@ -56,7 +61,7 @@ function long(us) {
   return us < 1.728e11 ? `${Math.round(us / 3.6e9)} h` : `${Math.round(us / 8.64e10)} days`;
 }
 
-// Ticks at round numbers, if there is room; none in folded times.
+// Ticks where there is room, round numbers only; none in what is folded.
 function ticks() {
   const found = [], perPixel = (view.to - view.from) / view.width;
   let step = 1;
@@ -72,7 +77,7 @@ function ticks() {
     for (let t = Math.ceil(begin / step) * step; t <= end; t += step) {
       const at = x(t);
       if (at < free || at > view.width) continue;
-      found.push({ at, text: seconds(t, Math.max(0, 6 - Math.floor(Math.log10(step)))) });
+      found.push({ at, text: clock(t, Math.max(0, 6 - Math.floor(Math.log10(step)))) });
       free = at + 70;
     }
   }
@@ -90,24 +95,25 @@ function widthOf(text) {
   if (!widths.has(text)) widths.set(text, pen.measureText(text).width * 1.04);
   return widths.get(text);
 }
-// The part of a text that fits; empty if it would be too short.
+// As much of a text as there is room for; nothing if that says nothing.
 function fitting(text, room, least) {
   if (widthOf(text) <= room) return text;
-  const letters = Math.floor(text.length * room / widthOf(text)) - 1;
+  let letters = Math.floor(text.length * room / widthOf(text)) - 1;
+  while (letters >= least && widthOf(text.slice(0, letters) + '…') > room) letters--;
   return letters < least ? '' : text.slice(0, letters) + '…';
 }
 
-// Items too close to distinguish form one cluster per position.
+// Events that are too close together become one cluster: as wide as a single one, so that no two overlap. Its worst
+// event is its head, which gives it mark, colour and label.
 function clusters(list) {
   const found = [];
   for (const item of list) {
     const from = x(item.at), to = Math.max(x(item.end), from + SMALL);
     if (to < 0 || from > view.width) continue;
     const before = found[found.length - 1];
-    const small = to - from <= SMALL;
-    if (before && small && before.small && from < before.to - SMALL / 3) {
+    const small = x(item.end) - from <= SMALL;
+    if (before && small && before.small && from < before.to) {
       before.items.push(item);
-      before.to = Math.max(before.to, to);
       if (item.tint > before.tint) { before.tint = item.tint; before.head = item; }
     } else {
       found.push({ from, to, small, tint: item.tint, head: item, items: [item], row: item.row });
@@ -120,22 +126,33 @@ const MARKS = { 4: '! ', 5: '✗ ' };
 const WORDS = ['', '', 'ok', '', 'trouble', 'failed'];
 function named(cluster) {
   const { head } = cluster, word = WORDS[head.tint];
-  const one = [head.label, head.label.includes(word) ? '' : word, head.label.includes(head.answer) ? '' : head.answer, `at ${seconds(head.at)} s`];
+  const one = [short(head.label), head.label.includes(word) ? '' : word, head.label.includes(head.answer) ? '' : short(head.answer), `at ${moment(head.at)}`];
   if (head.end > head.at) one.push(`took ${long(head.end - head.at)}`);
   const text = one.filter(part => part).join(', ');
-  return cluster.items.length > 1 ? `${cluster.items.length} events, such as: ${text}` : text;
+  return cluster.items.length > 1 ? `${cluster.items.length} events, ${head.tint >= 4 ? 'the worst' : 'such as'}: ${text}` : text;
 }
 
-// `before`: the end of the previous neighbor with its label; `next`: the begin of the next one.
-function drawCluster(svg, cluster, y, before, next) {
+// The room for a label: where labels, and marks of at least this tint, end before a cluster and begin after it.
+function roomOf(cluster, row, labels, least) {
+  let before = 0, next = view.width;
+  for (const other of [...row.filter(other => other !== cluster && other.tint >= least), ...labels]) {
+    if (other.from >= cluster.from) next = Math.min(next, other.from);
+    else before = Math.max(before, other.to);
+    if (other.from < cluster.from && other.to > cluster.to) next = cluster.from;
+  }
+  return [before, next];
+}
+// Behind those that are drawn already.
+function drawCluster(svg, cluster, y, row, labels) {
   const { head, tint } = cluster, width = Math.min(cluster.to, view.width + 20) - Math.max(cluster.from, -20);
   const left = Math.max(cluster.from, -20), middle = y + BAR / 2;
   const g = make('g', {
     class: `item t${tint}${head.open ? ' unanswered' : ''}`, tabindex: -1, role: 'button', 'aria-label': named(cluster),
-  }, svg);
+  });
+  svg.insertBefore(g, svg.querySelector('.item'));
   g.cluster = cluster;
   cluster.element = g;
-  if (cluster.small && cluster.items.length === 1 && tint < 4 && head.lane.name !== 'CRI') {
+  if (cluster.small && cluster.items.length === 1 && tint < 4 && !isCall(head)) {
     const c = left + SMALL / 2, r = tint === 0 ? 4 : 6;
     make('path', { class: 'body', d: `M${c} ${middle - r}l${r} ${r}l${-r} ${r}l${-r} ${-r}z` }, g);
   } else {
@@ -152,26 +169,33 @@ function drawCluster(svg, cluster, y, before, next) {
     used = SMALL + 3;
   }
   const many = cluster.items.length;
-  let text = head.label;
+  let text = short(head.label);
   if (many > 1 && tint < 4) {
     make('text', { class: 'in', x: left + width / 2, y: middle + 4, 'text-anchor': 'middle' }, g, many < 100 ? many : '…');
-    text = [...new Set(cluster.items.map(item => item.label))].join(', ');
-  } else if (many > 1) {
-    text = `${text} (+${many - 1})`;
+    text = [...new Set(cluster.items.map(item => short(item.label)))].join(', ');
+  } else if (many > 1 && !svg.folded) {
+    text = `${text}, and ${many - 1} more`;
   }
   const start = Math.max(left, 0) + used;
   const inside = many > 1 ? '' : fitting(text, left + width - start - 4, 7);
   const after = Math.max(left + width, 0) + 4;
   const bold = tint === 5 ? 0.9 : 1;
-  const outside = fitting(text, (Math.min(next, view.width) - after - 4) * bold, 11);
+  let [before, next] = roomOf(cluster, row, labels, 0), outside = fitting(text, (next - after - 4) * bold, 11);
+  // The label of a failure is on the other side rather than cut, and covers lesser marks rather than being left out.
+  const fits = widthOf(text) <= (left - before - 10) * bold;
+  if (tint >= 4 && !outside && !fits) {
+    [before, next] = roomOf(cluster, row, labels, 4);
+    outside = fitting(text, (next - after - 4) * bold, 11);
+  } else if (tint >= 4 && fits && outside !== text) outside = '';
   if (inside && (inside === text || !outside)) {
     make('text', { class: 'in', x: start, y: middle + 4 }, g, inside);
   } else if (outside) {
     make('text', { class: 'next', x: after, y: middle + 4 }, g, outside);
-    cluster.reach = after + widthOf(outside) / bold;
+    labels.push({ from: after, to: after + widthOf(outside) / bold });
   } else if (tint >= 4 && left - before > 60) {
     const ahead = fitting(text, (left - before - 10) * bold, 7);
     make('text', { class: 'next', x: left - 5, y: middle + 4, 'text-anchor': 'end' }, g, ahead);
+    labels.push({ from: left - 5 - widthOf(ahead) / bold, to: left - 5 });
   }
 }
 
@@ -186,9 +210,11 @@ function drawRows(svg, lists) {
   }
   make('path', { class: 'grid', d: svg.ticks.map(t => `M${Math.round(t.at)} 0V${height}`).join('') || 'M0 0' }, svg);
   svg.rows = lists.map(clusters);
-  svg.rows.forEach((row, index) => row.forEach((cluster, i) => {
-    drawCluster(svg, cluster, index * ROW + TOP, i > 0 ? row[i - 1].reach || row[i - 1].to : 0, i + 1 < row.length ? row[i + 1].from : Infinity);
-  }));
+  // The worst first: it has the choice of room, and ends up on top.
+  svg.rows.forEach((row, index) => {
+    const labels = [];
+    for (const cluster of [...row].sort((a, b) => b.tint - a.tint)) drawCluster(svg, cluster, index * ROW + TOP, row, labels);
+  });
 }
 
 function drawAxis(svg) {

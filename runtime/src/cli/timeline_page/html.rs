@@ -108,7 +108,7 @@ fn title(chart: &Chart) -> String {
     let mut pods = chart.groups.iter().filter(|g| !g.id.is_empty());
     match (pods.next(), chart.pods()) {
         (Some(pod), 1) => pod.name.clone(),
-        (_, 0) => "daemon and plugins".to_owned(),
+        (_, 0) => "no pods".to_owned(),
         (_, pods) => format!("{pods} pods"),
     }
 }
@@ -242,7 +242,7 @@ fn data(chart: &Chart) -> String {
 fn container(item: &Item) -> String {
     match &item.container {
         (id, name) if id.is_empty() => name.clone(),
-        (id, name) => format!("{name} ({id})"),
+        (id, name) => format!("{name}\n{id}"),
     }
 }
 

@@ -15,10 +15,10 @@ pub enum Lane {
 impl Lane {
     pub fn name(&self) -> &str {
         match self {
-            Self::Cri => "CRI",
+            Self::Cri => "CRI calls",
             Self::Runtime => "runtime",
             Self::Network => "network",
-            Self::Monitor => "monitor",
+            Self::Monitor => "processes",
             Self::Plugin(name) => name,
         }
     }

@@ -1,7 +1,7 @@
-// Interaction: open pods, move between events, zoom and pan, read.
+// What a person does with the picture: open pods, go from event to event, zoom and pan, read.
 const chart = $('chart'), panel = $('panel'), axis = document.querySelector('#axis svg');
-const narrow = matchMedia('(max-width: 760px)');
-// The selected event, whether with all items of its cluster, and whether the user opened the panel when
+const narrow = matchMedia('(max-width: 1000px)');
+// The event that is read, whether with all that share its place, and whether the reader has asked for the panel where
 // there is no room for both.
 const now = { item: null, whole: false, asked: false, failure: 0 };
 
@@ -13,8 +13,8 @@ for (const item of items) {
   rows[item.row].push(item);
 }
 const pods = groups.filter(group => group.id), spaces = new Set(pods.map(group => group.name.split('/')[0]));
-// A namespace that all pods share is omitted.
-const nameOf = group => !group.id ? 'daemon and plugins'
+// A namespace that all share says nothing of each.
+const nameOf = group => !group.id ? 'outside of pods'
   : pods.length > 1 && spaces.size === 1 ? group.name.split('/').slice(1).join('/') || group.name : group.name;
 
 function build() {
@@ -23,7 +23,7 @@ function build() {
     const head = make('div', { class: 'lane head' }, section);
     const label = make('div', { class: 'label' }, head);
     const toggle = make('button', { class: 'toggle', type: 'button', title: `${nameOf(group)} ${group.id}` }, label);
-    // The end of a long name stays visible: pods of one deployment differ there.
+    // Of a long name the end is always seen: pods of one deployment differ there.
     const name = nameOf(group), cut = group.id ? Math.max(0, name.length - 9) : name.length;
     const both = make('span', { class: 'name' }, toggle);
     make('span', { class: 'start' }, both, name.slice(0, cut));
@@ -33,9 +33,12 @@ function build() {
     toggle.onclick = () => { open(group, !group.open); draw(); };
     const lanes = make('div', { class: 'lanes' }, section);
     Object.assign(group, { section, toggle, lanesElement: lanes, failed });
-    // A folded pod shows its calls and failures.
-    const calls = group.items.filter(item => item.tint >= 4 || item.lane.name === 'CRI');
+    // Folded, a pod shows its calls, and what went wrong outside of those that failed.
+    const bad = group.items.filter(item => isCall(item) && item.tint === 5);
+    const calls = group.items.filter(item => isCall(item) || (item.tint >= 4 && !bad.some(call => call.at <= item.at && item.end <= call.end)));
     group.svgs = [rowsOf(head, [calls.length ? calls : group.items], `${nameOf(group)}, folded`)];
+    group.svgs[0].folded = true;
+    causeOf(group, head);
     for (const lane of group.lanes) {
       const row = make('div', { class: 'lane' }, lanes);
       make('div', { class: 'label', title: lane.name }, row, lane.name);
@@ -43,6 +46,14 @@ function build() {
     }
     open(group, !DATA.many);
   }
+}
+// Under a folded pod: why it failed, or else its first trouble.
+function causeOf(group, parent) {
+  const index = failures.findIndex(f => f.item.group === group.index), trouble = group.items.find(item => item.tint === 4);
+  if (index < 0 && !trouble) return;
+  const { item, what, why } = failures[index] || { item: trouble, why: `${trouble.lane.name}: ${short(trouble.label)}` };
+  const button = make('button', { class: `cause t${index < 0 ? 4 : 5}`, type: 'button', title: why }, parent, why || what);
+  button.onclick = () => index < 0 ? read(item, true, true) : fail(index, true);
 }
 function rowsOf(parent, lists, label) {
   const svg = make('svg', { class: 'rows', role: 'group', 'aria-label': label, height: lists.length * ROW }, parent);
@@ -59,7 +70,7 @@ function open(group, yes) {
 }
 const isShown = svg => svg.getClientRects().length > 0 && !svg.off;
 
-// Lanes are drawn when they become visible, or when the keyboard reaches them.
+// Lanes are drawn when they come into sight, or when the keyboard comes to them.
 let round = 0, marks = [];
 const seen = new IntersectionObserver(changes => {
   for (const change of changes) {
@@ -100,14 +111,14 @@ function drawSoon() {
   requestAnimationFrame(() => { waiting = false; draw(); });
 }
 
-// Limits the view to the chart, and to five pixels per microsecond.
+// The view, never beyond the whole, never closer than a microsecond to five pixels.
 function look(from, to) {
   const whole = WHOLE.to - WHOLE.from, length = Math.min(whole, Math.max(to - from, view.width / 5));
   view.from = Math.min(Math.max(from, WHOLE.from), WHOLE.to - length);
   view.to = view.from + length;
   drawSoon();
 }
-// Around a fraction of the width, or else around the selected event, if visible.
+// Around a share of the width; without one around the event that is read, if it is in sight.
 function zoom(factor, at) {
   if (at === undefined) {
     at = now.item ? x(now.item.at) / view.width : 0.5;
@@ -123,16 +134,30 @@ function lookAt(list) {
   look(from - room, to + room);
 }
 
+// An id as people read it, with a button that copies all of it.
+function idIn(parent, id) {
+  make('code', { title: id }, parent, id.slice(0, 13));
+  const button = make('button', { class: 'copy', type: 'button', 'aria-label': `Copy the id ${id.slice(0, 13)}` }, parent, 'copy');
+  button.onclick = () => {
+    const area = make('textarea', {}, panel, id);
+    area.select();
+    button.textContent = document.execCommand('copy') ? 'copied' : 'not copied';
+    area.remove();
+    button.focus();
+  };
+}
+function withIds(parent, text) {
+  text.split(/\b([0-9a-f]{64})\b/).forEach((part, i) => i % 2 ? idIn(parent, part) : parent.append(part));
+}
 function line(list, term, text) {
   if (!text) return;
   make('dt', {}, list, term);
-  make('dd', {}, list, text);
+  withIds(make('dd', {}, list), text);
 }
-function buttons(parent, list) {
+function buttons(parent, list, named) {
   const ul = make('ul', {}, parent);
   for (const item of list.slice(0, 40)) {
-    const name = `${MARKS[item.tint] || ''}${item.lane.name}  ${item.lane.name === 'CRI' ? item.label : item.answer || item.label}`;
-    make('button', { type: 'button' }, make('li', {}, ul), name).onclick = () => read(item, true);
+    make('button', { type: 'button' }, make('li', {}, ul), (MARKS[item.tint] || '') + short(named(item))).onclick = () => read(item, true);
   }
   if (list.length > 40) make('li', {}, ul, `and ${list.length - 40} more: zoom in`);
 }
@@ -143,12 +168,12 @@ function show(cluster) {
   panel.hidden = narrow.matches && !now.asked;
   make('button', { class: 'close', type: 'button', 'aria-label': 'Close' }, panel, '×').onclick = leave;
   const group = groups[head.group], lane = head.lane.name;
-  make('h2', { 'data-mark': (MARKS[head.tint] || '').trim() }, panel, item ? head.label : `${cluster.items.length} events`);
+  withIds(make('h2', { 'data-mark': (MARKS[head.tint] || '').trim() }, panel), item ? head.label : `${cluster.items.length} events`);
   const at = new Date(DATA.begun + head.at / 1000);
   const clock = isNaN(at) ? '' : ` · ${at.toISOString().slice(11, 23)} UTC`;
-  make('p', {}, panel, `${lane} · ${seconds(head.at)} s${head.end > head.at ? ` · ${long(head.end - head.at)}` : ''}${clock}`);
+  make('p', {}, panel, `${lane} · ${moment(head.at)}${head.end > head.at ? ` · ${long(head.end - head.at)}` : ''}${clock}`);
   if (!item) {
-    buttons(panel, [...cluster.items].sort((a, b) => b.tint - a.tint || a.at - b.at));
+    buttons(panel, [...cluster.items].sort((a, b) => b.tint - a.tint || a.at - b.at), other => other.label);
     return;
   }
   const list = make('dl', {}, panel);
@@ -157,14 +182,14 @@ function show(cluster) {
   const answers = items.filter(other => other.point === item.id);
   if (answers.length) {
     make('dt', {}, list, 'Plugins, in order');
-    buttons(make('dd', {}, list), answers);
+    buttons(make('dd', {}, list), answers, other => `${other.lane.name}  ${other.answer}`);
   }
   line(list, 'Pod', group.id && `${group.name}\n${group.id}`);
   line(list, 'Container', item.container);
   line(list, 'In the course of', item.call !== item.label && item.call);
 }
 
-// Selects an event: opens its pod, draws its lane, and optionally focuses it.
+// Makes an event the one that is read: its pod is opened, its lane drawn, the focus set on it if wished.
 function read(item, focus, asked) {
   const group = groups[item.group];
   now.item = item;
@@ -202,16 +227,16 @@ function leave() {
   const cluster = svg && clusterOf(svg, now.item);
   if (cluster) cluster.element.focus({ preventScroll: true });
 }
-function fail(index) {
+function fail(index, asked) {
   now.failure = (index + failures.length) % failures.length;
   const { item, what, why, at } = failures[now.failure], group = groups[item.group];
   $('what').textContent = `${what}${group.id ? ` in ${group.name}` : ''}`;
-  $('when').textContent = `at ${seconds(at)} s${failures.length > 1 ? `, failure ${now.failure + 1} of ${failures.length}` : ''}`;
+  $('when').textContent = `at ${moment(at)}${failures.length > 1 ? `, failure ${now.failure + 1} of ${failures.length}` : ''}`;
   $('why').textContent = why;
-  read(item, true);
+  read(item, true, asked);
 }
 
-// Left and right move by time, up and down by lane.
+// Left and right by time, up and down by lane.
 function step(from, key) {
   const svg = from.ownerSVGElement, cluster = from.cluster;
   if (key === 'ArrowLeft' || key === 'ArrowRight') {
@@ -290,7 +315,7 @@ chart.addEventListener('pointerleave', event => {
   if (now.item && event.pointerType === 'mouse') show({ items: [now.item], head: now.item });
 });
 
-// One pointer pans, two zoom; without movement it is a click.
+// One pointer pans, two zoom; what has not moved is a click.
 const held = new Map();
 let moved = false;
 const share = clientX => { const box = axis.getBoundingClientRect(); return (clientX - box.left) / box.width; };
@@ -349,6 +374,7 @@ Object.assign(view, WHOLE);
 build();
 draw();
 addEventListener('resize', drawSoon);
-if (failures.length) read(failures[0].item, true);
+document.querySelector('#axis .label').textContent = `time, ${UNIT}`;
+if (failures.length) fail(0);
 else if (items.length) { now.item = items[0]; show({ items: [items[0]], head: items[0] }); }
 scrollTo(0, 0);

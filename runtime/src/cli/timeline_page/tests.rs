@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     cli::words::Tint,
-    trace::{Action, Outcome, Values, What},
+    trace::{Action, Life, Outcome, Values, What},
 };
 
 fn lane_of(chart: &Chart, label: &str) -> Lane {
@@ -43,6 +43,21 @@ fn each_event_is_in_the_lane_of_who_did_it() {
         chart.lanes[0],
         [Lane::Cri, Lane::Runtime, Lane::Network, plugin]
     );
+}
+
+#[test]
+fn the_life_of_a_plugin_is_in_the_lane_of_its_answers() {
+    let mut script = Script::new();
+    for name in [
+        "external:10-quota[4242]",
+        "launched:10-quota[7]",
+        "10-quota",
+    ] {
+        let (plugin, life) = (name.to_owned(), Life::Shadowed);
+        script.after(1, &pod("web"), What::PluginLife { plugin, life });
+    }
+    let lane = Lane::Plugin("10-quota".to_owned());
+    assert_eq!(chart(&script.events).lanes, [[lane]]);
 }
 
 #[test]
