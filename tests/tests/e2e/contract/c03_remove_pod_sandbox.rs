@@ -119,6 +119,28 @@ async fn contract_c03_remove_still_tells_who_the_pod_was() {
 }
 
 #[tokio::test]
+async fn contract_c03_remove_still_has_the_pods_addresses_also_over_a_restart() {
+    let (mut daemon, plugin) = with_plugin().await;
+    let pod = daemon.cri().pod("addressed").await;
+    let ip = pod.ip().await;
+    pod.stop().await.expect("StopPodSandbox");
+    let status = pod.status().await.network.expect("network");
+    assert_eq!(status.ip, "", "clients get no address of a stopped pod");
+    drop(plugin);
+    daemon.kill_and_restart().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "restarted").await;
+    let pod = daemon.cri().pod_by_id(&pod.id, "addressed");
+    let gate = plugin.blocks(Event::RemovePodSandbox);
+    let call = tokio::spawn({
+        let pod = pod.clone();
+        async move { pod.remove().await }
+    });
+    let seen = plugin.sees(Event::RemovePodSandbox, "addressed").await;
+    assert_eq!(seen.pod.ips, [ip]);
+    passes(gate, call).await;
+}
+
+#[tokio::test]
 async fn contract_c02_and_c03_an_error_or_a_hang_never_prevents_removal() {
     let hasty = "[nri.plugin.\"20-second\"]\nrequest_timeout = \"1s\"";
     let daemon = Daemon::with(Setup::default().toml(hasty)).await;
