@@ -128,7 +128,7 @@ fn plugins_that_were_ready_get_a_grace_and_others_none() {
             let why = network.status().await.expect_err("is not ready");
             assert_eq!(
                 why.message,
-                "Network plugin returns error: CNI plugin p STATUS: code 51: no daemon; pods that run may have limited \
+                "CNI plugin p STATUS: code 51: no daemon; pods that run may have limited \
                  connectivity"
             );
 
