@@ -1,7 +1,7 @@
 //! The networks of sandboxes: chooses the backend of the next one, and orders effects and records
 //! so that a crash between them is safe. Only this module writes records.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(crate) struct Attachments {
     pub(crate) unreadable: Mutex<BTreeMap<String, Unreadable>>,
     /// Number of DELs that failed because of a missing program, by sandbox id.
     pub(crate) missing: Mutex<HashMap<String, u32>>,
+    /// Sandboxes whose ADD never succeeded and whose DEL failed: only garbage collection tries again.
+    pub(crate) left: Mutex<HashSet<String>>,
     pub(crate) bridge: Option<Bridge>,
     pub(crate) cni: Cni,
     /// Limits concurrent CNI operations.
@@ -58,6 +60,7 @@ impl Attachments {
             known: Mutex::new(loaded.records),
             unreadable: Mutex::new(loaded.unreadable),
             missing: Mutex::default(),
+            left: Mutex::default(),
             bridge,
             cni: Cni::new(config),
             permits: Semaphore::new(config.parallel.clamp(1, 1024)),
@@ -144,7 +147,25 @@ impl Attachments {
         self.records.remove(sandbox_id)?;
         self.known.lock().remove(sandbox_id);
         self.unreadable.lock().remove(sandbox_id);
+        self.left.lock().remove(sandbox_id);
         Ok(())
+    }
+
+    /// Whether a CNI network was begun for a sandbox, and no ADD of it has succeeded.
+    pub(crate) fn never_added(&self, sandbox_id: &str) -> bool {
+        match self.recorded(sandbox_id) {
+            Some((_, Backend::Cni(endpoint))) => {
+                let addresses = self.cni.addresses_of(sandbox_id, &endpoint);
+                addresses.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    /// Keeps the record of such a sandbox for garbage collection.
+    pub(crate) fn leave(&self, sandbox_id: &str, error: &NetworkError) {
+        tracing::warn!(sandbox = sandbox_id, %error, "cannot undo a network that never came up; left to garbage collection");
+        self.left.lock().insert(sandbox_id.to_owned());
     }
 
     pub(crate) async fn attach_by_cni(
@@ -175,7 +196,7 @@ impl Attachments {
                 continue;
             }
             if let Err(undo) = undone.and_then(|()| self.forget(id)) {
-                log_undo(id, &undo);
+                self.leave(id, &undo);
             }
             return Err(error.into());
         }

@@ -144,7 +144,7 @@ impl Network {
                 _ if look => Ok(()),
                 // No sandbox is left that could need such a record.
                 UNREADABLE => self.abandon(&sandbox_id).await,
-                _ => self.detach(&sandbox_id).await,
+                _ => self.detach_leftover(&sandbox_id).await,
             };
             left.push(Leftover {
                 sandbox_id,

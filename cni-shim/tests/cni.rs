@@ -239,7 +239,7 @@ fn readiness_follows_the_configuration_the_programs_and_their_status() {
             );
             let (_, message) = reason().await.expect_err("a program is missing");
             assert!(
-                message.starts_with("Network plugin returns error: CNI plugin pool: not found in"),
+                message.starts_with("CNI plugin pool: not found in"),
                 "{message}"
             );
 

@@ -99,6 +99,56 @@ fn a_plugin_that_never_stops_saying_later_fails_the_pod_by_its_name_and_in_time(
 }
 
 #[test]
+fn a_network_that_never_came_up_lets_its_pod_go_though_its_del_fails_and_is_left_to_collection() {
+    isolated(
+        "a_network_that_never_came_up_lets_its_pod_go_though_its_del_fails_and_is_left_to_collection",
+        async |dir| {
+            let config = no_bridge(&dir);
+            let body = format!(
+                r#"case $CNI_COMMAND in STATUS|GC) exit 0;; esac; cd {}; echo $CNI_COMMAND >> calls; [ -e $CNI_COMMAND ] || {{ echo '{{"code":100,"msg":"no agent"}}'; exit 1; }}
+                 [ $CNI_COMMAND = ADD ] && echo '{RESULT}'; exit 0"#,
+                dir.display()
+            );
+            script(&config, "p", &body);
+            write_list(&config, &list(&json!([{"type": "p"}])));
+            let calls = || fs::read_to_string(dir.join("calls")).expect("was called");
+            let records = || {
+                let left = fs::read_dir(dir.join("state/attachments"));
+                left.expect("lists").count()
+            };
+            let network = Network::new(config.clone()).expect("opens");
+            let (_pod, attach) = sandbox(&dir, "one");
+            network.attach(attach).await.expect_err("no ADD");
+            network.detach("one").await.expect("the pod goes");
+            assert_eq!(calls(), "ADD\nDEL\n", "one round of DEL");
+            let left = network.collect(HashSet::new, false).await;
+            assert!(
+                left[0].sandbox_id == "one" && left[0].outcome.is_err(),
+                "{left:?}"
+            );
+            // Another daemon does not know that the DEL failed.
+            let network = Network::new(config).expect("opens");
+            network.detach("one").await.expect("the pod goes");
+            assert_eq!(calls(), "ADD\nDEL\nDEL\nDEL\n");
+            assert_eq!(records(), 1);
+            fs::write(dir.join("ADD"), "").expect("a file");
+            let (_pod, attach) = sandbox(&dir, "two");
+            network.attach(attach).await.expect("comes up");
+            let error = network.detach("two").await.expect_err("it was added");
+            assert_eq!(error.to_string(), "CNI plugin p DEL: code 100: no agent");
+            fs::write(dir.join("DEL"), "").expect("a file");
+            network.detach("two").await.expect("detaches");
+            let left = network.collect(HashSet::new, false).await;
+            assert!(
+                left[0].sandbox_id == "one" && left[0].outcome.is_ok(),
+                "{left:?}"
+            );
+            assert_eq!(records(), 0);
+        },
+    );
+}
+
+#[test]
 fn plugins_that_were_ready_get_a_grace_and_others_none() {
     isolated(
         "plugins_that_were_ready_get_a_grace_and_others_none",
@@ -128,7 +178,7 @@ fn plugins_that_were_ready_get_a_grace_and_others_none() {
             let why = network.status().await.expect_err("is not ready");
             assert_eq!(
                 why.message,
-                "Network plugin returns error: CNI plugin p STATUS: code 51: no daemon; pods that run may have limited \
+                "CNI plugin p STATUS: code 51: no daemon; pods that run may have limited \
                  connectivity"
             );
 

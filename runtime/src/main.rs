@@ -183,10 +183,15 @@ fn serve_until_told(config: Config) -> Result<(), serve::Error> {
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(serve::Error::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(serve::Error::Signals)?;
+        // A handler: if it were ignored, so would it be in every process that the daemon starts.
+        let mut hangup = signal(SignalKind::hangup()).map_err(serve::Error::Signals)?;
         let shutdown = async move {
-            tokio::select! {
-                _ = terminate.recv() => tracing::info!("told to end by SIGTERM"),
-                _ = interrupt.recv() => tracing::info!("told to end by SIGINT"),
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => break tracing::info!("told to end by SIGTERM"),
+                    _ = interrupt.recv() => break tracing::info!("told to end by SIGINT"),
+                    _ = hangup.recv() => tracing::info!("ignored SIGHUP: a changed cairn.toml needs a restart"),
+                }
             }
         };
         serve::serve(config, shutdown).await

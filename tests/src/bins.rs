@@ -110,9 +110,13 @@ pub fn shared(file: &str) -> PathBuf {
     of_peers("share", file)
 }
 
+/// Where `hack/peers` puts what it builds.
+pub fn peers() -> PathBuf {
+    env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from)
+}
+
 fn of_peers(kind: &str, name: &str) -> PathBuf {
-    let peers =
-        env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from);
+    let peers = peers();
     let path = peers.join(kind).join(name);
     assert!(
         path.is_file(),

@@ -86,6 +86,5 @@ fn not_ready(error: &CniError) -> NotReady {
         CniError::Plugin { code: LIMITED, .. } => "; pods that run may have limited connectivity",
         _ => "",
     };
-    let message = format!("Network plugin returns error: {error}{more}");
-    NotReady::new("NetworkPluginNotReady", message)
+    NotReady::new("NetworkPluginNotReady", format!("{error}{more}"))
 }

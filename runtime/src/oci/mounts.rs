@@ -382,7 +382,7 @@ fn extra_options(cri: &CriMount) -> Result<Vec<&'static str>, SpecError> {
         .collect()
 }
 
-/// The mapping of an idmapped mount (CRI-247).
+/// The mapping of an idmapped mount (CRI-247). The tree of an image has the pod's mapping already.
 fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, SpecError> {
     if cri.uid_mappings.is_empty() && cri.gid_mappings.is_empty() {
         return Ok(None);
@@ -395,6 +395,15 @@ fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, Sp
         ));
     }
     let map = common_mapping(&cri.uid_mappings, &cri.gid_mappings, &field)?;
+    if cri.image.is_some() {
+        return match inputs.sandbox.user_mapping == Some(map) {
+            true => Ok(None),
+            false => Err(SpecError::unsupported(
+                field,
+                "an image can only be mounted with the id mappings of the pod",
+            )),
+        };
+    }
     if let Some(why) = &inputs.host.no_user_namespaces {
         return Err(SpecError::unsupported(
             field,

@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 
 use super::{
     error::{Error, Kind, Result},
-    record::{ContainerPhase, ContainerRecord, PodRecord},
+    record::{ContainerRecord, PodRecord},
     state::{Container, Pod},
 };
 use crate::clock;
@@ -49,7 +49,7 @@ pub struct ContainerEvent {
     /// Nanoseconds since the epoch; later than in all earlier events.
     pub at: i64,
     pub pod: Arc<PodRecord>,
-    /// All containers of the pod, oldest first. A deleted one is included for the last time.
+    /// All of the pod's, oldest first; without the deleted one.
     pub containers: Vec<Arc<ContainerRecord>>,
 }
 
@@ -92,7 +92,7 @@ impl Events {
             id: container.map_or(&pod.id, |container| &container.id).clone(),
             at: clock::now_ns(),
             pod: pod.cell.get(),
-            containers: containers(pod, container),
+            containers: pod.visible_containers(),
         });
     }
 
@@ -109,20 +109,6 @@ impl Events {
     pub fn close(&self) {
         *self.0.lock() = None;
     }
-}
-
-/// The pod's visible containers, and `concerned` even if the pod no longer lists it.
-fn containers(pod: &Pod, concerned: Option<&Container>) -> Vec<Arc<ContainerRecord>> {
-    let mut records: Vec<_> = pod
-        .containers()
-        .iter()
-        .filter(|container| concerned.is_none_or(|concerned| concerned.id != container.id))
-        .map(|container| container.cell.get())
-        .chain(concerned.map(|container| container.cell.get()))
-        .filter(|record| record.phase != ContainerPhase::Creating)
-        .collect();
-    records.sort_by_key(|record| record.created_at);
-    records
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
         if result.is_ok() {
             record.namespaces = Namespaces::default();
             record.network_begun = false;
-            record.network = None;
             record.pause = None;
         }
     })

@@ -282,6 +282,37 @@ fn mount_options_are_the_three_known_ones() {
 }
 
 #[test]
+fn an_image_has_the_mappings_of_its_pod_and_takes_no_others() {
+    let pods = IdMap {
+        container_id: 0,
+        host_id: 65_536,
+        length: 65_536,
+    };
+    let mut f = with(Mount {
+        readonly: true,
+        image: Some(ImageSpec::default()),
+        uid_mappings: vec![pods],
+        gid_mappings: vec![pods],
+        ..mount("", "/models")
+    });
+    f.image_mounts
+        .insert("/models".to_owned(), "/state/img/1".into());
+    assert!(f.refusal().contains("a pod with a user namespace"));
+    f.sandbox.user_mapping = Some(pods);
+    let mount = at(&f, "/models");
+    assert_eq!((mount.uid_mappings(), mount.gid_mappings()), (&None, &None));
+    f.sandbox.user_mapping = Some(IdMap {
+        host_id: 131_072,
+        ..pods
+    });
+    let refusal = f.refusal();
+    assert!(
+        refusal.contains("mount /models") && refusal.contains("mappings of the pod"),
+        "{refusal}"
+    );
+}
+
+#[test]
 fn an_image_is_mounted_read_only_from_its_prepared_tree() {
     let image = Mount {
         readonly: true,

@@ -311,3 +311,25 @@ async fn contract_o7_an_error_at_teardown_is_shown_everywhere_but_to_the_caller(
     assert!(timeline.contains("not stopped"), "{timeline}");
     assert_eq!(plugin.events().last(), Some(&Event::RemovePodSandbox));
 }
+
+#[tokio::test]
+async fn contract_c03_remove_still_has_the_pods_addresses_also_over_a_restart() {
+    let (mut daemon, plugin) = with_plugin().await;
+    let pod = daemon.cri().pod("addressed").await;
+    let ip = pod.ip().await;
+    pod.stop().await.expect("StopPodSandbox");
+    let status = pod.status().await.network.expect("network");
+    assert_eq!(status.ip, "", "clients get no address of a stopped pod");
+    drop(plugin);
+    daemon.kill_and_restart().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "restarted").await;
+    let pod = daemon.cri().pod_by_id(&pod.id, "addressed");
+    let gate = plugin.blocks(Event::RemovePodSandbox);
+    let (removed, seen) = tokio::join!(pod.remove(), async {
+        let seen = plugin.sees(Event::RemovePodSandbox, "addressed").await;
+        gate.open();
+        seen
+    });
+    removed.expect("RemovePodSandbox");
+    assert_eq!(seen.pod.ips, [ip]);
+}

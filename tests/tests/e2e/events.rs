@@ -83,16 +83,12 @@ async fn a_life_is_told_step_by_step_to_every_subscriber() {
         })
         .collect();
     let expected = [
-        ContainerState::ContainerCreated,
-        ContainerState::ContainerRunning,
-        ContainerState::ContainerExited,
-        ContainerState::ContainerExited,
+        Some(ContainerState::ContainerCreated),
+        Some(ContainerState::ContainerRunning),
+        Some(ContainerState::ContainerExited),
+        None,
     ];
-    assert_eq!(
-        states,
-        expected.map(Some),
-        "each with the state it is about"
-    );
+    assert_eq!(states, expected, "each with the state it is about");
     let status = events[6].pod_sandbox_status.as_ref().expect("a pod status");
     assert_eq!(status.state(), PodSandboxState::SandboxNotready);
     assert_eq!(until_deleted(&mut two, p).await, events);

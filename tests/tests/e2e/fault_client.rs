@@ -2,7 +2,15 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use cairn_tests::{Daemon, client::Client, client::Cri, cri, daemon::Setup, plugin::Plugin, until};
+use cairn_tests::{
+    Daemon,
+    client::Client,
+    client::Cri,
+    cri,
+    daemon::Setup,
+    plugin::{Deed, Plugin},
+    until,
+};
 use nri::proto::Event;
 use tonic::Code;
 
@@ -136,19 +144,21 @@ async fn a_client_whose_daemon_died_before_the_answer_gets_its_pod_and_its_conta
     pod.end().await;
 }
 
-/// A CNI program whose ADD waits for the file `go` and fails, and whose DEL fails until there is the file `heal`.
+/// A CNI program whose ADD waits for the file `go`, and fails if there is the file `refuse`; its DEL fails until there is
+/// the file `heal`.
 const BROKEN: &str = r#"#!/bin/sh
 here=${0%/*}
 fail() { echo '{"cniVersion":"1.0.0","code":100,"msg":"broken on purpose"}'; exit 1; }
 case $CNI_COMMAND in
-ADD) : >"$here/begun"; until [ -e "$here/go" ]; do sleep 0.02; done; fail ;;
+ADD) : >"$here/begun"; until [ -e "$here/go" ]; do sleep 0.02; done
+    [ ! -e "$here/refuse" ] || fail
+    echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],"ips":[{"address":"10.9.0.9/24","interface":0}]}' ;;
 DEL) [ -e "$here/heal" ] || fail ;;
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
 esac
 "#;
 
-#[tokio::test]
-async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
+async fn with_broken_network() -> (tempfile::TempDir, Daemon) {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("broken");
     fs::write(&program, BROKEN).expect("the program is written");
@@ -156,7 +166,41 @@ async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
     let conflist = r#"{"cniVersion":"1.0.0","name":"broken","plugins":[{"type":"broken"}]}"#;
     let mut setup = Setup::default().cni(conflist);
     setup.cni_programs = Some(dir.path().to_owned());
-    let mut daemon = Daemon::with(setup).await;
+    (dir, Daemon::with(setup).await)
+}
+
+#[tokio::test]
+async fn a_pod_whose_network_never_came_up_goes_though_it_cannot_be_undone_and_the_rest_is_collected()
+ {
+    let (dir, mut daemon) = with_broken_network().await;
+    let before = daemon.inventory().await;
+    for file in ["go", "refuse"] {
+        fs::write(dir.path().join(file), "").expect("a file");
+    }
+    let cri = daemon.cri();
+    for _ in 0..2 {
+        let error = cri.try_pod(cri.pod_config("mine")).await;
+        let error = error.expect_err("ADD fails");
+        assert!(error.message().contains("broken on purpose"), "{error}");
+        assert!(cri.pods().await.is_empty());
+    }
+    let log = daemon.log();
+    let warnings = log
+        .lines()
+        .filter(|line| line.contains("a network that never came up"));
+    assert_eq!(warnings.count(), 2, "one round of DEL for each: {log}");
+    fs::write(dir.path().join("heal"), "").expect("DEL works again");
+    daemon.kill_and_restart().await;
+    daemon.leaves_only(&before).await;
+}
+
+#[tokio::test]
+async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
+    let (dir, mut daemon) = with_broken_network().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "veto").await;
+    plugin.does(Event::RunPodSandbox, Deed::Error("no".into()));
+    // It stays once an ADD has succeeded.
+    fs::create_dir_all(daemon.path("root/cni/results")).expect("a directory");
     let before = daemon.inventory().await;
     let first = another(&daemon).await;
     let config = first.pod_config("mine");

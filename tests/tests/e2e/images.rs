@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use cairn_tests::{
     Daemon, Setup, bins, cri,
     image::{Image, Layer},
+    pod::pod_namespaces,
 };
 
 pub(crate) fn spec(reference: &str) -> cri::ImageSpec {
@@ -261,4 +262,97 @@ async fn an_image_that_the_operator_pins_is_told_as_pinned() {
     // Pins keep others from collecting; who asks for the removal gets it.
     remove(&daemon, other).await;
     assert_eq!(pinned(&daemon, other).await, None);
+}
+
+#[tokio::test]
+async fn an_image_is_mounted_in_a_user_namespace_with_the_pods_mappings_and_no_others() {
+    use proto_cri::v1 as newer;
+
+    let daemon = Daemon::start().await;
+    let name = "localhost/cairn-test/data:1";
+    daemon
+        .import(&Image::busybox(name).layer(Layer::default().file("data", 0o644, b"of the image")))
+        .await;
+    let ids = |host_id| newer::IdMapping {
+        container_id: 0,
+        host_id,
+        length: 65_536,
+    };
+    let options = newer::NamespaceOption {
+        pid: newer::NamespaceMode::Container.into(),
+        userns_options: Some(newer::UserNamespace {
+            mode: newer::NamespaceMode::Pod.into(),
+            uids: vec![ids(65_536)],
+            gids: vec![ids(65_536)],
+        }),
+        ..Default::default()
+    };
+    let mut config = daemon.cri().pod_config("mapped");
+    pod_namespaces(&mut config).userns_options = Some(cri::UserNamespace {
+        mode: cri::NamespaceMode::Pod.into(),
+        uids: vec![mapping()],
+        gids: vec![mapping()],
+    });
+    let pod = daemon.cri().try_pod(config).await.expect("RunPodSandbox");
+    let create = |container: &str, mappings: Vec<newer::IdMapping>| {
+        let named = |image: &str| newer::ImageSpec {
+            image: image.to_owned(),
+            ..Default::default()
+        };
+        let context = newer::LinuxContainerSecurityContext {
+            namespace_options: Some(options.clone()),
+            ..Default::default()
+        };
+        let config = newer::ContainerConfig {
+            metadata: Some(newer::ContainerMetadata {
+                name: container.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(named(cairn_tests::image::BUSYBOX)),
+            command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+            mounts: vec![newer::Mount {
+                container_path: "/volume".to_owned(),
+                readonly: true,
+                image: Some(named(name)),
+                uid_mappings: mappings.clone(),
+                gid_mappings: mappings,
+                ..Default::default()
+            }],
+            linux: Some(newer::LinuxContainerConfig {
+                security_context: Some(context),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let request = newer::CreateContainerRequest {
+            pod_sandbox_id: pod.id.clone(),
+            config: Some(config),
+            sandbox_config: None,
+        };
+        let mut client = pod.cri.client.newer.clone();
+        async move { client.create_container(request).await }
+    };
+    for (container, mappings) in [("without", vec![]), ("with", vec![ids(65_536)])] {
+        let created = create(container, mappings).await.expect("CreateContainer");
+        let id = created.into_inner().container_id;
+        let container = pod.cri.container_by_id(&id, daemon.path("none"));
+        container.start().await.expect("StartContainer");
+        let seen = container.sh("cat /volume/data; stat -c %u:%g /volume/data");
+        assert_eq!(seen.await, "of the image0:0");
+    }
+    let refused = create("other", vec![ids(131_072)]).await;
+    let refused = refused.expect_err("not the pod's mapping");
+    assert!(
+        refused.message().contains("mappings of the pod"),
+        "{refused}"
+    );
+    pod.end().await;
+}
+
+fn mapping() -> cri::IdMapping {
+    cri::IdMapping {
+        container_id: 0,
+        host_id: 65_536,
+        length: 65_536,
+    }
 }

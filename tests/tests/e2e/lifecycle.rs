@@ -485,3 +485,36 @@ async fn the_version_and_the_status_are_what_a_kubelet_needs() {
         .expect("RuntimeConfig");
     assert!(driver.into_inner().linux.is_some());
 }
+
+#[tokio::test]
+async fn verbose_information_on_a_pod_has_containerds_form() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("verbose");
+    let memory = |memory_limit_in_bytes| {
+        Some(cri::LinuxContainerResources {
+            memory_limit_in_bytes,
+            ..Default::default()
+        })
+    };
+    let linux = config.linux.as_mut().expect("set by pod_config");
+    (linux.overhead, linux.resources) = (memory(1 << 20), memory(1 << 25));
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let request = cri::PodSandboxStatusRequest {
+        pod_sandbox_id: pod.id.clone(),
+        verbose: true,
+    };
+    let status = cri.client.runtime.clone().pod_sandbox_status(request).await;
+    let info = &status.expect("PodSandboxStatus").into_inner().info["info"];
+    let info: serde_json::Value = serde_json::from_str(info).expect("JSON");
+    let limit = |key: &str| info[key]["linux"]["memory_limit_in_bytes"].as_i64();
+    assert_eq!(
+        (limit("overhead"), limit("resources")),
+        (Some(1 << 20), Some(1 << 25)),
+        "{info}"
+    );
+    let interface = &info["cniResult"]["Interfaces"]["eth0"];
+    assert_eq!(interface["IPConfigs"][0]["IP"], pod.ip().await, "{info}");
+    assert!(info["cniResultRaw"]["ips"].is_array(), "{info}");
+    pod.end().await;
+}

@@ -163,6 +163,16 @@ async fn without_a_log_path_output_is_drained() {
     container.start().await.expect("StartContainer");
     assert_eq!(container.exited().await.exit_code, 5);
     assert!(container.status().await.log_path.is_empty());
+    let mut config = pod.cri.container_config("runs", &["sleep", "1000"]);
+    config.log_path.clear();
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    let reopen = cri::ReopenContainerLogRequest {
+        container_id: container.id.clone(),
+    };
+    let mut runtime = pod.cri.client.runtime.clone();
+    let reopened = runtime.reopen_container_log(reopen).await;
+    reopened.expect("there is nothing to reopen");
     pod.end().await;
 }
 

@@ -1,6 +1,7 @@
 //! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
 
 mod adjustments;
+mod authorities;
 mod bad_input;
 mod contract;
 mod crictl;

@@ -242,3 +242,15 @@ async fn a_terminated_daemon_leaves_its_containers_running() {
     assert_eq!(container.exec(&["echo", "back"]).await, "back");
     daemon.cri().pod_by_id(&pod.id, "drain").end().await;
 }
+
+#[tokio::test]
+async fn a_hangup_ends_nothing() {
+    const SIGHUP: i32 = 1;
+    let mut daemon = Daemon::start().await;
+    daemon.yard.kill(daemon.pid(), SIGHUP).await;
+    until("it is logged", || async {
+        daemon.log().contains("ignored SIGHUP").then_some(())
+    })
+    .await;
+    daemon.cri().pod("still").await.end().await;
+}

@@ -1,8 +1,10 @@
 //! The patches that break the product for tests: `hack/model --mutants` and `hack/contract --violations` build them.
+//! And the patches of other people's crates, which the product is built with.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use cairn_tests::bins::repository;
+use sha2::{Digest as _, Sha256};
 
 #[test]
 fn each_patch_applies_to_the_sources() {
@@ -22,4 +24,71 @@ fn each_patch_applies_to_the_sources() {
         }
         assert!(patches >= 20, "{directory} has {patches} patches");
     }
+}
+
+/// How many files of a directory differ from upstream's, by the list `h2.sha256`; a file that is not in the list differs.
+fn differing(crate_dir: &Path) -> Vec<String> {
+    let sums = fs::read_to_string(repository().join("hack/patches/h2.sha256")).expect("a list");
+    let listed: Vec<_> = sums
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .collect();
+    let found = Command::new("find")
+        .args([".", "-type", "f", "-printf", "%P\n"])
+        .current_dir(crate_dir)
+        .output();
+    let found = String::from_utf8(found.expect("find starts").stdout).expect("text");
+    let sum = |file: &str| {
+        let bytes = fs::read(crate_dir.join(file)).unwrap_or_default();
+        Sha256::digest(bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let differs = |file: &&str| !listed.contains(&(sum(file).as_str(), file));
+    let missing = listed
+        .iter()
+        .map(|(_, file)| *file)
+        .filter(|file| !found.lines().any(|name| name == *file));
+    found
+        .lines()
+        .chain(missing)
+        .filter(differs)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_copy_of_h2_is_upstreams_with_our_patch_and_nothing_else() {
+    let patches = repository().join("hack/patches");
+    assert_eq!(differing(&patches.join("h2")), ["src/server.rs"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |program: &str, args: &[&str]| {
+        let done = Command::new(program)
+            .args(args)
+            .current_dir(dir.path())
+            .output()
+            .expect("it starts");
+        assert!(done.status.success(), "{program} {args:?}: {done:?}");
+    };
+    run(
+        "cp",
+        &["-r", &patches.join("h2").display().to_string(), "h2"],
+    );
+    let patch = patches.join("h2.patch").display().to_string();
+    run("git", &["apply", "--reverse", "--directory=h2", &patch]);
+    assert_eq!(differing(&dir.path().join("h2")), [""; 0]);
+}
+
+/// A newer h2 in Cargo.lock would be built without the patch.
+#[test]
+fn the_workspace_is_built_with_the_patched_h2_alone() {
+    let lock = fs::read_to_string(repository().join("Cargo.lock")).expect("a lock file");
+    let packages = lock
+        .split("[[package]]")
+        .filter(|package| package.contains("\nname = \"h2\"\n"));
+    let sources: Vec<_> = packages
+        .map(|package| package.contains("source = "))
+        .collect();
+    assert_eq!(sources, [false], "h2 of the registry in Cargo.lock");
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use cni_shim::INTERFACE;
 use proto_cri::v1 as cri;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::{
     clock,
@@ -71,6 +72,7 @@ fn info(pod: &Pod) -> BTreeMap<String, String> {
             .map(|path| json!({"type": kind, "path": path}))
     })
     .collect();
+    let network = record.network.as_ref();
     let info = json!({
         "pid": record.pause.as_ref().map_or(0, |pause| pause.pid),
         "processStatus": if record.phase == PodPhase::Ready { "running" } else { "stopped" },
@@ -78,12 +80,82 @@ fn info(pod: &Pod) -> BTreeMap<String, String> {
         "config": record.config,
         "runtimeHandler": record.runtime_handler,
         "runtimeSpec": { "linux": { "namespaces": namespaces, "cgroupsPath": record.cgroup_parent } },
-        "cniResult": record.network.as_ref().map(|network| &network.result),
-        "networkWarnings": record.network.as_ref().map(|network| &network.warnings),
-        "overhead": record.overhead,
-        "resources": record.resources,
+        "cniResult": network.map(|network| go_cni(&json!(network.result))),
+        "cniResultRaw": network.map(|network| &network.result),
+        "networkWarnings": network.map(|network| &network.warnings),
+        "overhead": record.overhead.as_ref().map(|linux| json!({ "linux": linux })),
+        "resources": record.resources.as_ref().map(|linux| json!({ "linux": linux })),
         "hooks": record.hooks,
         "failedStep": record.failed_step,
     });
     BTreeMap::from([("info".to_owned(), info.to_string())])
+}
+
+/// A CNI result in the form of containerd's go-cni, which clients read: interfaces by name, with their addresses.
+fn go_cni(result: &Value) -> Value {
+    let list = |key: &str| result[key].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let interfaces = list("interfaces");
+    let mut by_name = Map::new();
+    for one in &interfaces {
+        let config = json!({ "IPConfigs": null, "Mac": text(&one["mac"]), "Sandbox": text(&one["sandbox"]) });
+        by_name.insert(text(&one["name"]), config);
+    }
+    for ip in list("ips") {
+        let index = ip["interface"]
+            .as_u64()
+            .and_then(|at| usize::try_from(at).ok());
+        let of = index.and_then(|at| interfaces.get(at));
+        let name = of.map_or_else(|| INTERFACE.to_owned(), |one| text(&one["name"]));
+        let address = text(&ip["address"]);
+        let address = address.split('/').next().unwrap_or_default();
+        let address = json!({ "IP": address, "Gateway": text(&ip["gateway"]) });
+        let config = by_name
+            .entry(name)
+            .or_insert_with(|| json!({ "IPConfigs": null, "Mac": "", "Sandbox": "" }));
+        match &mut config["IPConfigs"] {
+            Value::Array(all) => all.push(address),
+            none => *none = json!([address]),
+        }
+    }
+    let dns = result["dns"].as_object().cloned().unwrap_or_default();
+    json!({ "Interfaces": by_name, "DNS": [dns], "Routes": list("routes") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cni_result_has_containerds_form() {
+        let result = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "cni0", "mac": "0a:00"}, {"name": "eth0", "mac": "0b:00", "sandbox": "/ns"}],
+            "ips": [
+                {"address": "10.0.0.2/24", "gateway": "10.0.0.1", "interface": 1},
+                {"address": "fd00::2/64", "interface": 1},
+            ],
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dns": {"nameservers": ["10.0.0.1"]},
+        });
+        let expected = json!({
+            "Interfaces": {
+                "cni0": {"IPConfigs": null, "Mac": "0a:00", "Sandbox": ""},
+                "eth0": {
+                    "IPConfigs": [
+                        {"IP": "10.0.0.2", "Gateway": "10.0.0.1"},
+                        {"IP": "fd00::2", "Gateway": ""},
+                    ],
+                    "Mac": "0b:00",
+                    "Sandbox": "/ns",
+                },
+            },
+            "DNS": [{"nameservers": ["10.0.0.1"]}],
+            "Routes": [{"dst": "0.0.0.0/0"}],
+        });
+        assert_eq!(go_cni(&result), expected);
+        // An address without an interface is the pod's own.
+        let bare = go_cni(&json!({"ips": [{"address": "10.0.0.2/24", "interface": 7}]}));
+        assert_eq!(bare["Interfaces"]["eth0"]["IPConfigs"][0]["IP"], "10.0.0.2");
+    }
 }

@@ -13,9 +13,9 @@ pub async fn reopen_container_log(
 ) -> Result<cri::ReopenContainerLogResponse> {
     let (_, container) = pods.container(&request.container_id)?;
     let monitor = container.running_monitor()?;
-    monitor
-        .reopen_log()
-        .await
-        .step(&format!("container {}: reopen log", container.id))?;
+    if container.cell.get().log_path.is_some() {
+        let reopened = monitor.reopen_log().await;
+        reopened.step(&format!("container {}: reopen log", container.id))?;
+    }
     Ok(cri::ReopenContainerLogResponse {})
 }

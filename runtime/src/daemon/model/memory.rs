@@ -28,7 +28,8 @@ use crate::{
 pub(super) struct Inner {
     pub pins: BTreeSet<PathBuf>,
     pub mounts: Vec<PathBuf>,
-    pub networks: BTreeSet<String>,
+    /// By sandbox, and whether it came up: one that did not is the network layer's to collect.
+    pub networks: BTreeMap<String, bool>,
     pub monitors: BTreeMap<PathBuf, Kept>,
     /// Directories of monitors that were killed while their containers ran.
     pub lost: BTreeSet<PathBuf>,
@@ -79,7 +80,7 @@ impl Memory {
             paths("monitor", inner.monitors.keys().collect()),
             inner
                 .networks
-                .iter()
+                .keys()
                 .map(|id| format!("network {id}"))
                 .collect(),
         ]
@@ -173,18 +174,19 @@ impl Machine for Memory {
     fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>> {
         Box::pin(async move {
             let id = attach.sandbox_id;
-            if !self.0.lock().networks.insert(id.clone()) {
+            if self.0.lock().networks.contains_key(&id) {
                 self.fault(format!("attached twice: {id}"));
                 return Err(NetworkError::AlreadyAttached(id));
             }
             if !self.is_pinned(&attach.netns) {
                 self.fault(format!("attached without a namespace: {id}"));
             }
+            self.0.lock().networks.insert(id.clone(), false);
             some_ms(60).await;
             if self.fails() {
-                // Recorded with the network: only a detach removes it.
                 return Err(failed("attach"));
             }
+            self.0.lock().networks.insert(id, true);
             Ok(Attachment {
                 ips: vec!["10.0.0.1".parse().expect("an address")],
                 network: "memory".into(),
@@ -197,7 +199,8 @@ impl Machine for Memory {
     fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
             some_ms(30).await;
-            if self.fails() {
+            let came_up = self.0.lock().networks.get(sandbox) == Some(&true);
+            if self.fails() && came_up {
                 return Err(failed("detach"));
             }
             self.0.lock().networks.remove(sandbox);
@@ -216,7 +219,7 @@ impl Machine for Memory {
         Box::pin(async move {
             // The record before an effect suffices to undo it (invariant 6).
             let left = self.0.lock().networks.clone();
-            for id in left.iter().filter(|id| !valid.contains(*id)) {
+            for id in left.keys().filter(|id| !valid.contains(*id)) {
                 self.fault(format!("a network that no record owns: {id}"));
             }
             Ok(())

@@ -156,12 +156,15 @@ pub(crate) async fn a_cdi_device_comes_with_all_its_file_says(stage: &Stage) {
         }}],
     });
     fs::write(dir.join("vendor.json"), file.to_string()).expect("a file");
+    fs::write(dir.join("broken.json"), "{\"cdiVersion\": ").expect("a file");
     stage.adjusts(|_, adjust| {
         adjust.add_cdi_device("vendor.com/thing=one");
     });
     let pod = stage.pod("cdi").await;
     let container = sleeper(&pod, "c").await;
     assert_eq!(container.sh("echo $THING").await, "one");
+    let log = stage.daemon.log();
+    assert!(log.contains("CDI file /var/run/cdi/broken.json"), "{log}");
     assert_eq!(
         container.exec(&["cat", "/thing/file"]).await,
         "from the vendor"
