@@ -2,11 +2,12 @@
 //!
 //! The place must be free: limits, signals and the removal at the end go to all that is in a container's cgroup.
 
+use proto_nri::Field;
+
 use super::{
     error::{Error, Result},
     pods::Pods,
     record::ContainerPhase,
-    setters,
     spec::Specs,
     state::Container,
 };
@@ -14,8 +15,6 @@ use crate::{
     cgroup::{self, CgroupPath},
     oci::SpecError,
 };
-
-const FIELD: &str = "adjust.linux.cgroups_path";
 
 /// Puts the container where its adjustment asks for, if it does; the record has it then.
 ///
@@ -28,8 +27,8 @@ pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()
         return Ok(());
     }
     let refused = |cause: String| {
-        let error = SpecError::invalid(FIELD, cause);
-        Error::from(setters::named(error, &specs.owners, &container.id))
+        let error = SpecError::invalid(Field::CgroupsPath, cause);
+        Error::from(error.set_by(&specs.owners_of(&container.id)))
     };
     let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
     // Two that ask for one place at once would both find it free.

@@ -11,7 +11,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nri::{Adaptation, Handlers, Observer, PluginId, Source, Turn, merge::Askers};
+use nri::{
+    Adaptation, Handlers, Observer, PluginId, Source, Turn,
+    merge::Askers,
+    owners::{ContainerOwners, Owners},
+};
 use nri_record::Recorder;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
@@ -21,7 +25,7 @@ use super::{
     error::{Error, Result},
     event_log, message,
     node::Node,
-    recording, setters,
+    recording,
     spec::Specs,
     state::{Container, Pod},
 };
@@ -63,7 +67,7 @@ impl<T> Answer<T> {
 /// Result of CreateContainer.
 pub struct Adjusted {
     pub adjustment: proto_nri::ContainerAdjustment,
-    pub owners: proto_nri::OwningPlugins,
+    pub owners: Owners,
 }
 
 /// Result of UpdateContainer where plugins changed what was asked for.
@@ -301,7 +305,7 @@ impl Hooks {
         Ok(Answer {
             own: adjusted.then(|| Adjusted {
                 adjustment: merged.adjust,
-                owners: proto_nri::OwningPlugins::from(&merged.owners),
+                owners: merged.owners,
             }),
             others: SideEffects {
                 updates: merged.update,
@@ -370,11 +374,11 @@ impl Hooks {
             Err(refused) => return point.refused(refused),
         };
         point.passed(None);
-        let owners = proto_nri::OwningPlugins::from(&merged.owners);
+        let owners = merged.owners.container(&container.id);
         Ok(Answer {
             own: merged.target.map(|resources| Changed {
                 resources,
-                plugins: setters::all(&owners, &container.id),
+                plugins: owners.map_or_else(Vec::new, ContainerOwners::all_setters),
             }),
             others: SideEffects {
                 updates: merged.others,
