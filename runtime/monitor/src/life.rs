@@ -70,9 +70,13 @@ impl Server {
                 .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
                 .and_then(|terminal| self.adopt(pid, terminal))
                 .map_err(|e| format!("take over init: {e}")),
-            (None, Some(status)) => {
-                Err(creation.why(&format!("cairn-create ended with code {}", status.code)))
-            }
+            (None, Some(status)) => Err(creation.why(&match status.signal {
+                0 => format!(
+                    "the helper cairn-create failed with exit code {}",
+                    status.code
+                ),
+                signal => format!("the helper cairn-create was killed by signal {signal}"),
+            })),
             (None, None) => return,
         };
         let Some(asker) = self.waits_for_create.take() else {
