@@ -6,6 +6,7 @@ use proto_nri::*;
 use tokio::time::Instant;
 
 use crate::{
+    closing::CloseReason,
     dispatch::dispatch,
     join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
@@ -300,7 +301,7 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
         .collect();
     sessions.extend(shared.shadows());
     for session in &sessions {
-        shared.close(session, format!("runtime-stopping: {reason}"));
+        shared.close(session, CloseReason::RuntimeStopping.because(reason));
     }
     sessions
 }

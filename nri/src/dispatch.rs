@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     call::{Held, ask},
+    closing::CloseReason,
     kept,
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
@@ -207,7 +208,7 @@ pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> b
         return true;
     };
     if !Arc::ptr_eq(&active, joining) {
-        shared.close(joining, NotJoined::PassedBy.to_string());
+        shared.close(joining, NotJoined::PassedBy.into());
     }
     false
 }
@@ -272,8 +273,8 @@ fn send_later<R: HookRequest>(
     told: &mut Told,
 ) {
     let Some(queued) = slot.queue() else {
-        let reason = "synchronize-failed: too many events waited for it";
-        shared.close(session, reason.to_owned());
+        let reason = CloseReason::SynchronizeFailed.because("too many events waited for it");
+        shared.close(session, reason);
         return;
     };
     let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use proto_nri::{ConfigureRequest, ConfigureResponse};
 
 use crate::{
+    closing::CloseReason,
     identity::Identity,
     limits::Permit,
     mask::EventMask,
@@ -125,7 +126,10 @@ async fn introduce(
         registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
         why = mux.closed() => return Err(format!("before it registered: {why}")),
         () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
-        () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
+        () = shared.stopped() => {
+            let why = CloseReason::RuntimeStopping.because("before it registered");
+            return Err(why.to_string());
+        }
     };
     let registration = match registration {
         Ok(registration) => registration,
@@ -211,7 +215,7 @@ async fn new_session(
     let events = match wanted {
         Ok(events) => events,
         Err(e) => {
-            let reason = format!("configure-failed: {e}");
+            let reason = CloseReason::ConfigureFailed.because(&e);
             link.peer.shutdown(&reason, limit).await;
             return Err(format!("configure {id}: {e}"));
         }

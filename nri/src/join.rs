@@ -18,6 +18,10 @@ use tokio::time::{Instant, sleep};
 use crate::{
     call::failure_of,
     chunks::{self, Chunk},
+    closing::{
+        CloseReason::{self, SynchronizeFailed},
+        Closing,
+    },
     establish::{Connected, Origin},
     kept,
     observe::{Delivery, PluginEvent},
@@ -41,7 +45,7 @@ pub(crate) async fn synchronize(
     shared: &Shared,
     session: &Session,
     all: Snapshot,
-) -> Result<Vec<ContainerUpdate>, String> {
+) -> Result<Vec<ContainerUpdate>, Closing> {
     let (per_chunk, total) = shared.timeouts().sync_of(&session.settings.policy);
     let (pods, containers) = (all.pods.len(), all.containers.len());
     let begun = Instant::now();
@@ -69,9 +73,9 @@ pub(crate) async fn synchronize(
         done.outcome = failed.map_or(Outcome::Answered, failure_of);
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
         shared.count("Synchronize", &done);
-        let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
+        let reply = reply.map_err(|e| SynchronizeFailed.because(e))?;
         if !takes_parts(&message, &reply) {
-            return Err("synchronize-failed: the plugin cannot take the list in parts".to_owned());
+            return Err(SynchronizeFailed.because("the plugin cannot take the list in parts"));
         }
         updates = reply.update;
     }
@@ -91,7 +95,7 @@ pub fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bo
 }
 
 /// Takes a configured plugin to its first event, unless another thing ends it first.
-async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
+async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), Closing> {
     let session = &connected.session;
     let alone;
     let entered = async {
@@ -102,14 +106,14 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
     let (joining, updates);
     (alone, (joining, updates)) = tokio::select! {
         biased;
-        why = connected.mux.closed() => Err(format!("synchronize-failed: {why}")),
-        () = shared.stopped() => Err("runtime-stopping: while it joined".to_owned()),
+        why = connected.mux.closed() => Err(SynchronizeFailed.because(why)),
+        () = shared.stopped() => Err(CloseReason::RuntimeStopping.because("while it joined")),
         reason = session.closing() => Err(reason),
         entered = entered => entered,
     }?;
     connected.open();
     shared.apply_sync_updates(session, updates).await;
-    let activated = activate(shared, joining).map_err(|e| e.to_string());
+    let activated = activate(shared, joining).map_err(Closing::from);
     drop(alone);
     activated
 }
@@ -118,7 +122,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
 async fn enter(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
-) -> Result<(Joining, Vec<ContainerUpdate>), String> {
+) -> Result<(Joining, Vec<ContainerUpdate>), Closing> {
     let failed = shared.failed_joins.of(&session.id);
     sleep(failed.pause()).await;
     if failed.is_too_often() && !session.settings.policy.required {
@@ -173,10 +177,10 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
     }
     if let Some(old) = replaced {
         match old.version {
-            Version::V1Beta1 => shared.close(
-                &old,
-                format!("instance-replaced: a newer {id} has connected"),
-            ),
+            Version::V1Beta1 => {
+                let why = format!("a newer {id} has connected");
+                shared.close(&old, CloseReason::InstanceReplaced.because(why));
+            }
             // It cannot be told why, and would come back at once as the newer of the two.
             Version::V1Alpha1 => shared.shadow(old),
         }
@@ -205,11 +209,11 @@ async fn promote(shared: &Arc<Shared>, id: &PluginId) {
     }
 }
 
-async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), String> {
+async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Closing> {
     let (joining, updates) = enter(shared, session).await?;
     session.set_shadowed(false);
     shared.apply_sync_updates(session, updates).await;
-    activate(shared, joining).map_err(|e| e.to_string())
+    Ok(activate(shared, joining)?)
 }
 
 /// A launched plugin that has ended, and what it was launched from.
@@ -237,7 +241,7 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
         biased;
         reason = session.closing() => Some(reason),
         why = mux.closed() => {
-            shared.close(&session, format!("connection-lost: {why}"));
+            shared.close(&session, CloseReason::ConnectionLost.because(why));
             None
         }
     };

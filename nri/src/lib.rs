@@ -139,6 +139,7 @@ mod backlog;
 mod builder;
 mod call;
 mod chunks;
+mod closing;
 mod dispatch;
 mod establish;
 mod failed_joins;

@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    closing::{CloseReason, Closing},
     mask::EventMask,
     metrics::Stats,
     observe::{Kind, PluginName},
@@ -74,8 +75,8 @@ pub(crate) struct Session {
     deprecated: AtomicU32,
     /// Shared with what is remembered of it when it has gone.
     pub(crate) stats: Arc<Stats>,
-    /// `Some` once it is to be closed, with the reason as Shutdown has it.
-    closing: watch::Sender<Option<String>>,
+    /// `Some` once it is to be closed.
+    closing: watch::Sender<Option<Closing>>,
     /// True once nothing is left of it.
     ended: watch::Sender<bool>,
     since: Instant,
@@ -195,10 +196,10 @@ impl Session {
     }
 
     /// Notes why it is to be closed; true the first time. An in-process plugin has ended with that.
-    pub(crate) fn is_to_close(&self, reason: &str) -> bool {
+    pub(crate) fn is_to_close(&self, reason: &Closing) -> bool {
         let first = self.closing.send_if_modified(|closing| {
             let open = closing.is_none();
-            closing.get_or_insert_with(|| reason.to_owned());
+            closing.get_or_insert_with(|| reason.clone());
             open
         });
         self.kept.notify_one();
@@ -209,10 +210,15 @@ impl Session {
     }
 
     /// Resolves with the reason when it is to be closed.
-    pub(crate) async fn closing(&self) -> String {
+    pub(crate) async fn closing(&self) -> Closing {
         let mut closing = self.closing.subscribe();
-        let closing = closing.wait_for(Option::is_some).await;
-        closing.map_or_else(|_| String::new(), |why| why.clone().unwrap_or_default())
+        loop {
+            if let Some(reason) = &*closing.borrow_and_update() {
+                return reason.clone();
+            }
+            // Never an error: `self` has the sender.
+            let _ = closing.changed().await;
+        }
     }
 
     /// Nothing is left of it.
@@ -230,8 +236,9 @@ impl Session {
     /// It was closed on purpose, and is not to come back by itself.
     pub(crate) fn was_dismissed(&self) -> bool {
         let closing = self.closing.borrow();
-        let reason = closing.as_deref().unwrap_or_default();
-        reason.starts_with("runtime-stopping") || reason.starts_with("instance-replaced")
+        let reason = closing.as_ref().map(|closing| closing.reason);
+        use CloseReason::{InstanceReplaced, RuntimeStopping};
+        matches!(reason, Some(RuntimeStopping | InstanceReplaced))
     }
 
     /// How long ago it was configured.

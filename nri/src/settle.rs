@@ -169,10 +169,9 @@ pub(crate) fn close_if_due(shared: &Shared, session: &Arc<Session>, verdict: &Ve
     };
     let what = verdict.log.as_deref().unwrap_or_default();
     let limit = shared.timeouts().request_of(&session.settings.policy);
-    let (token, within) = match close {
-        CloseReason::RequestTimeout => ("request-timeout", format!(" (limit {limit:?})")),
-        CloseReason::ConnectionLost => ("connection-lost", String::new()),
-        CloseReason::ProtocolError => ("protocol-error", String::new()),
+    let details = match close {
+        CloseReason::RequestTimeout => format!("{what} (limit {limit:?})"),
+        _ => what.to_owned(),
     };
-    shared.close(session, format!("{token}: {what}{within}"));
+    shared.close(session, close.because(details));
 }

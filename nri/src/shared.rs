@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     annotation::{effective_annotation, go_bool},
     backlog::Backlog,
+    closing::{CloseReason, Closing},
     failed_joins::FailedJoins,
     gone::GonePlugins,
     identity,
@@ -153,12 +154,13 @@ impl Shared {
 
     /// A plugin gets no more events from now on; the first reason stands. What is left of it, the task
     /// that watches it ends.
-    pub(crate) fn close(&self, session: &Arc<Session>, reason: String) {
+    pub(crate) fn close(&self, session: &Arc<Session>, reason: Closing) {
         // Marked first: whoever puts it among the shadows meanwhile looks for the mark afterwards.
         let first = session.is_to_close(&reason);
         self.roster.leave(session);
         self.shadows.lock().retain(|s| !Arc::ptr_eq(s, session));
         if first {
+            let reason = reason.to_string();
             self.remember_gone(session, &reason);
             self.tell_count();
             self.tell(&session.name(), &PluginEvent::Closed { reason });
@@ -166,9 +168,9 @@ impl Shared {
     }
 
     /// It failed before its events began.
-    pub(crate) fn reject(&self, session: &Arc<Session>, reason: String) {
+    pub(crate) fn reject(&self, session: &Arc<Session>, reason: Closing) {
         let rejected = PluginEvent::Rejected {
-            reason: reason.clone(),
+            reason: reason.to_string(),
         };
         self.tell(&session.name(), &rejected);
         self.close(session, reason);
@@ -185,8 +187,8 @@ impl Shared {
             own.next().filter(|_| full).cloned()
         };
         if let Some(oldest) = oldest {
-            let reason = format!("instance-replaced: {MAX_SHADOWS} newer ones are in its place");
-            self.close(&oldest, reason);
+            let why = format!("{MAX_SHADOWS} newer ones are in its place");
+            self.close(&oldest, CloseReason::InstanceReplaced.because(why));
         }
         if session.is_closing() {
             self.shadows.lock().retain(|s| !Arc::ptr_eq(s, &session));
