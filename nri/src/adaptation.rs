@@ -2,6 +2,7 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use prost::Message as _;
 use proto_nri::*;
 use tokio::time::Instant;
 
@@ -10,15 +11,18 @@ use crate::{
     dispatch::dispatch,
     join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
-    observe::{Kind, PluginInfo},
+    observe::{Delivery, Kind, PluginInfo},
     operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
     owners::PluginId,
     plugin::Session,
-    roster::Roster,
+    roster::{Roster, Slot},
     settings::Timeouts,
     shared::Shared,
     validators,
-    wire::event::HookRequest,
+    wire::{
+        event::HookRequest,
+        rpc::{ENVELOPE, MAX_MESSAGE, ROOM},
+    },
 };
 
 /// How long shutdown waits for plugins to end.
@@ -77,7 +81,7 @@ impl Adaptation {
     /// connect from now on, are synchronised after the turn.
     pub async fn turn(&self, event: Event) -> Turn {
         let shared = &**self.shared;
-        let deadline = Instant::now() + shared.longest_join();
+        let deadline = Instant::now() + shared.timeouts().longest_join(&shared.settings);
         loop {
             shared.roster.joined(event, deadline).await;
             let guard = shared.turn.clone().lock_owned().await;
@@ -176,9 +180,9 @@ impl Adaptation {
             pod: Some(pod),
             container: Some(container),
         });
-        let deadline = self.shared.deadline_of(Event::CreateContainer);
+        let deadline = self.shared.timeouts().deadline_of(Event::CreateContainer);
         let mut deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
-        if let Some(reason) = self.shared.grew_too_long(merge.request(), &deliveries) {
+        if let Some(reason) = grew_too_long(&self.shared.roster, merge.request(), &deliveries) {
             return Err(Refused {
                 event: Event::CreateContainer,
                 reason,
@@ -243,7 +247,7 @@ impl Adaptation {
     /// An update or an eviction that this plugin asked for in an answer could not be had (`merged.askers` says whose it
     /// was): logged, and counted as an error of the plugin.
     pub fn wish_failed(&self, plugin: &PluginId, what: &str) {
-        self.shared.wish_failed(plugin, what);
+        self.shared.notices.wish_failed(plugin, what);
     }
 
     /// How long plugins have.
@@ -273,6 +277,28 @@ impl Adaptation {
     }
 }
 
+/// The reason why plugins could not get a container any more as these plugins have adjusted it.
+fn grew_too_long(
+    roster: &Roster,
+    request: &CreateContainerRequest,
+    deliveries: &[Delivery],
+) -> Option<String> {
+    let by: Vec<_> = deliveries.iter().filter(|d| d.adjusted).collect();
+    let limit = MAX_MESSAGE - ENVELOPE - ROOM;
+    let is_remote = |slot: &Arc<Slot>| slot.session().is_some_and(|s| s.peer.is_remote());
+    if by.is_empty() || !roster.slots().iter().any(is_remote) {
+        return None;
+    }
+    let length = request.encoded_len();
+    let by: Vec<_> = by.iter().map(|d| d.plugin.to_string()).collect();
+    (length > limit).then(|| {
+        format!(
+            "container too long for plugins as adjusted by {}: {length} bytes exceed the limit of {limit}",
+            by.join(", ")
+        )
+    })
+}
+
 /// The handle's share: when the last handle goes, plugins are let go.
 pub(crate) struct Handle(pub(crate) Arc<Shared>);
 
@@ -299,7 +325,7 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
         .iter()
         .filter_map(|slot| slot.session())
         .collect();
-    sessions.extend(shared.shadows());
+    sessions.extend(shared.seats.shadows());
     for session in &sessions {
         shared.close(session, CloseReason::RuntimeStopping.because(reason));
     }

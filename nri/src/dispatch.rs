@@ -30,8 +30,8 @@ pub(crate) async fn dispatch<S: Operation>(
     step: &mut S,
 ) -> Result<Told, Refused> {
     let event = S::Request::EVENT;
-    let exempt = shared.is_exempt(step.request());
-    let deadline = shared.deadline_of(event);
+    let exempt = shared.settings.is_exempt(step.request());
+    let deadline = shared.timeouts().deadline_of(event);
     let mut told = Told::default();
     if policy::needs_required(event) {
         // Nobody is asked for what cannot come about.
@@ -67,7 +67,7 @@ async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Insta
     if required.is_empty() || holds_turn(event) {
         return;
     }
-    let limit = Instant::now() + shared.longest_join();
+    let limit = Instant::now() + shared.timeouts().longest_join(&shared.settings);
     let deadline = deadline.map_or(limit, |deadline| deadline.min(limit));
     shared.roster.cut_in(&required, deadline).await;
 }
@@ -230,7 +230,7 @@ fn not_subscribed<R: HookRequest>(
         Outcome::NotSubscribed,
         Carried::default(),
     );
-    shared.observer.delivered(&skipped);
+    shared.notices.delivered(&skipped);
     told.deliveries.push(skipped);
     Flow::Proceed
 }
@@ -278,7 +278,7 @@ fn send_later<R: HookRequest>(
         return;
     };
     let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());
-    shared.observer.delivered(&waits);
+    shared.notices.delivered(&waits);
     told.deliveries.push(waits);
     let place = slot.take_place();
     let (shared, slot) = (shared.clone(), slot.clone());

@@ -18,15 +18,26 @@ use crate::{
     shared::Shared,
     wire::{
         discover::Found,
-        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket, Watches},
         process::Child,
-        rpc::{Client, Serving, serve},
+        rpc::{Client, Metadata, Serving, serve},
         version::{NRI_VERSION, Version, runtime_services},
     },
 };
 
 /// How long an error reply may take to reach the plugin before the connection closes (NRI-1060).
 const DELAYED_CLOSE: Duration = Duration::from_millis(250);
+
+/// The runtime as plugins see it, and what it adds to their connections.
+#[derive(Default)]
+pub(crate) struct Runtime {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// What calls carry beside their request.
+    pub(crate) metadata: Option<Metadata>,
+    /// Makes the observer of the bytes of a connection.
+    pub(crate) watches: Option<Watches>,
+}
 
 /// Origin of a connection.
 pub(crate) enum Origin {
@@ -67,7 +78,7 @@ pub(crate) async fn establish(
     socket: impl Into<Socket>,
     origin: Origin,
 ) -> Option<Connected> {
-    let watch = shared.watches.as_ref().map(|watches| watches());
+    let watch = shared.runtime.watches.as_ref().map(|watches| watches());
     let mux = Mux::watched(socket, shared.timeouts().request, watch);
     match introduce(shared, &mux, &origin).await {
         Ok((session, serving, service, permit)) => Some(Connected {
@@ -83,7 +94,9 @@ pub(crate) async fn establish(
                 let pid = Some(child.pid);
                 shared.remember_failed(&found.id, Kind::Launched, pid, &reason);
             }
-            shared.tell(&origin.name(), &PluginEvent::Rejected { reason });
+            shared
+                .notices
+                .report(&origin.name(), &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {
                 biased;
@@ -105,7 +118,7 @@ async fn introduce(
     mux: &Mux,
     origin: &Origin,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
-    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
+    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.runtime.metadata.clone());
     let who = match origin {
         Origin::External(identity) => Who::External(identity.clone()),
         Origin::Launched { found, .. } => Who::Launched(found.id.clone()),
@@ -155,7 +168,7 @@ async fn configure(
         id: Some(&id),
         ..origin.name()
     };
-    shared.tell(
+    shared.notices.report(
         &name,
         &PluginEvent::Registered {
             version,
@@ -198,8 +211,8 @@ async fn new_session(
     let limit = timeouts.request_of(&settings.policy);
     let request = ConfigureRequest {
         config,
-        runtime_name: shared.runtime_name.clone(),
-        runtime_version: shared.runtime_version.clone(),
+        runtime_name: shared.runtime.name.clone(),
+        runtime_version: shared.runtime.version.clone(),
         registration_timeout: millis(timeouts.registration),
         request_timeout: millis(limit),
         nri_version: NRI_VERSION.to_owned(),
@@ -223,7 +236,9 @@ async fn new_session(
     settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
     let session = Session::new(id, link, events, reply.events == 0, settings);
     let session = Arc::new(session);
-    shared.tell(&session.name(), &PluginEvent::Configured { events });
+    shared
+        .notices
+        .report(&session.name(), &PluginEvent::Configured { events });
     Ok(session)
 }
 

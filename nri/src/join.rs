@@ -10,10 +10,13 @@
 //! from state to state. Others only ask: [`Shared::close`] takes it off the list at once and leaves
 //! the rest (Shutdown, closing, killing) to that task, so that no pod's operation waits for it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::OwnedRwLockWriteGuard,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     call::failure_of,
@@ -24,14 +27,15 @@ use crate::{
     },
     establish::{Connected, Origin},
     kept,
-    observe::{Delivery, PluginEvent},
+    observe::{Delivery, Kind, PluginEvent},
+    operation,
     owners::PluginId,
     peer::{Peer, SHUTDOWN_LIMIT},
     plugin::Session,
     policy::Outcome,
-    roster::{Joining, NotJoined, cut::WaitsForCut},
+    roster::{Joining, NotJoined, Slot, cut::WaitsForCut},
     shared::Shared,
-    source::Snapshot,
+    source::{FailedUpdate, Snapshot},
     wire::{
         discover::Found,
         mux::MuxError,
@@ -39,6 +43,10 @@ use crate::{
         version::Version,
     },
 };
+
+/// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets others through (NRI-319).
+const QUIET_WAIT: Duration = Duration::from_secs(5);
+const QUIET_PAUSE: Duration = Duration::from_secs(1);
 
 /// Tells a plugin all there is (NRI-320…325). Gives its updates.
 pub(crate) async fn synchronize(
@@ -59,7 +67,9 @@ pub(crate) async fn synchronize(
     for Chunk { message, left_out } in chunks::chunks(all, max) {
         for left_out in &left_out {
             let left_out = left_out.clone();
-            shared.tell(&session.name(), &PluginEvent::Shortened { left_out });
+            shared
+                .notices
+                .report(&session.name(), &PluginEvent::Shortened { left_out });
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = per_chunk.min(left);
@@ -72,7 +82,7 @@ pub(crate) async fn synchronize(
         let failed = reply.as_ref().err().cloned();
         done.outcome = failed.map_or(Outcome::Answered, failure_of);
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
-        shared.count("Synchronize", &done);
+        shared.notices.called("Synchronize", &done);
         let reply = reply.map_err(|e| SynchronizeFailed.because(e))?;
         if !takes_parts(&message, &reply) {
             return Err(SynchronizeFailed.because("the plugin cannot take the list in parts"));
@@ -85,7 +95,7 @@ pub(crate) async fn synchronize(
         containers,
         took,
     };
-    shared.tell(&session.name(), &event);
+    shared.notices.report(&session.name(), &event);
     Ok(updates)
 }
 
@@ -100,7 +110,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), Closing
     let alone;
     let entered = async {
         // Two instances that come at once are one after the other.
-        let alone = shared.alone(&session.id).await;
+        let alone = shared.seats.alone(&session.id).await;
         Ok((alone, enter(shared, session).await?))
     };
     let (joining, updates);
@@ -112,7 +122,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), Closing
         entered = entered => entered,
     }?;
     connected.open();
-    shared.apply_sync_updates(session, updates).await;
+    apply_own(shared, session, updates).await;
     let activated = activate(shared, joining).map_err(Closing::from);
     drop(alone);
     activated
@@ -137,13 +147,11 @@ async fn enter(
 
 /// The cut; on the slot of an older instance if there is one.
 async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snapshot) {
-    let old = shared
-        .seat_to_replace(session)
-        .and_then(|slot| slot.active());
+    let old = slot_to_replace(shared, session).and_then(|slot| slot.active());
     let waits = WaitsForCut::begin(&shared.roster, session, old.as_deref());
     let limit = shared.timeouts().sync;
     loop {
-        let slot = shared.seat_to_replace(session);
+        let slot = slot_to_replace(shared, session);
         let mut lane = waits.ready(slot.as_ref(), limit).await;
         // Runtimes that use block_plugin_sync() hold us here; others never do. The cut is all that
         // must not fall into their operations, which may need the lane.
@@ -151,7 +159,7 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
             Ok(quiet) => quiet,
             Err(_) => {
                 drop(lane);
-                let quiet = shared.quiet().await;
+                let quiet = wait_for_quiet(shared).await;
                 lane = slot.as_ref().and_then(|slot| slot.try_lane());
                 if slot.is_some() && lane.is_none() {
                     continue;
@@ -165,13 +173,71 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     }
 }
 
+/// The slot of the instance that this one replaces (NRI-1070).
+fn slot_to_replace(shared: &Shared, session: &Session) -> Option<Arc<Slot>> {
+    let replaces = session.version == Version::V1Beta1 || shared.settings.replace_same_name;
+    let same = |slot: &Arc<Slot>| {
+        slot.id == session.id && slot.active().is_some_and(|old| old.kind != Kind::InProcess)
+    };
+    let slots = shared.roster.slots();
+    slots.into_iter().find(|slot| replaces && same(slot))
+}
+
+/// Waits until no `block_plugin_sync()` is in force.
+async fn wait_for_quiet(shared: &Shared) -> OwnedRwLockWriteGuard<()> {
+    loop {
+        match timeout(QUIET_WAIT, shared.joins.clone().write_owned()).await {
+            Ok(guard) => return guard,
+            Err(_) => {
+                tracing::warn!("a plugin waits to be synchronised: operations hold it back");
+                sleep(QUIET_PAUSE).await;
+            }
+        }
+    }
+}
+
+pub(crate) fn granted(session: &Session, updates: Vec<ContainerUpdate>) -> Vec<ContainerUpdate> {
+    operation::permitted_updates(&session.id, &session.settings.policy, updates).0
+}
+
+/// Applies what a plugin asked for when it was synchronised (NRI-327).
+async fn apply_own(shared: &Shared, session: &Session, updates: Vec<ContainerUpdate>) {
+    let updates = granted(session, updates);
+    apply(shared, updates, |_| vec![session.id.clone()]).await;
+}
+
+/// `askers`: the plugins that asked for the update of a container.
+pub(crate) async fn apply(
+    shared: &Shared,
+    updates: Vec<ContainerUpdate>,
+    askers: impl Fn(&str) -> Vec<PluginId>,
+) {
+    if updates.is_empty() {
+        return;
+    }
+    // A source that waits for an operation that waits for the plugin must not hang both.
+    let limit = shared.timeouts().sync;
+    match timeout(limit, shared.source.update(updates)).await {
+        Ok(failed) => {
+            for FailedUpdate { update, why } in failed {
+                let id = &update.container_id;
+                let what = format!("update of container {id} at synchronisation failed: {why}");
+                for plugin in askers(id) {
+                    shared.notices.wish_failed(&plugin, &what);
+                }
+            }
+        }
+        Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
+    }
+}
+
 /// The plugin's events begin; the instance it replaces is closed.
 pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), NotJoined> {
     let (slot, session) = (joining.slot.clone(), joining.session.clone());
     let id = slot.id.clone();
     let replaced = joining.complete()?;
     shared.failed_joins.forget(&id);
-    shared.tell_count();
+    shared.notices.count_changed();
     if session.settings.policy.must_run {
         kept::send_from_now(shared, slot, session);
     }
@@ -190,15 +256,15 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
 
 /// The plugin that was called has gone: the newest of those in its shadow is told all there is, and is called again.
 async fn promote(shared: &Arc<Shared>, id: &PluginId) {
-    if !shared.has_shadow(id) {
+    if !shared.seats.has_shadow(id) {
         return;
     }
-    let _alone = shared.alone(id).await;
+    let _alone = shared.seats.alone(id).await;
     let taken = shared.roster.slots().iter().any(|slot| slot.id == *id);
     if taken || *shared.stopping.borrow() {
         return;
     }
-    let Some(session) = shared.leave_shadow(id) else {
+    let Some(session) = shared.seats.take_newest_shadow(id) else {
         return;
     };
     if let Err(reason) = join_again(shared, &session).await {
@@ -212,7 +278,7 @@ async fn promote(shared: &Arc<Shared>, id: &PluginId) {
 async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Closing> {
     let (joining, updates) = enter(shared, session).await?;
     session.set_shadowed(false);
-    shared.apply_sync_updates(session, updates).await;
+    apply_own(shared, session, updates).await;
     Ok(activate(shared, joining)?)
 }
 

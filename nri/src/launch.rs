@@ -12,14 +12,14 @@ use crate::{
     establish::{self, Connected, Origin},
     join::{self, Ended},
     merge::StopMerge,
-    observe::{Kind, PluginEvent},
+    observe::{Kind, PluginEvent, PluginName},
     owners::PluginId,
     plugin::Session,
     plugin_side::handlers::Handlers,
     roster::Joining,
     rt,
     settings::Restart,
-    shared::{Shared, unknown},
+    shared::Shared,
     wire::{
         discover::{self, Found},
         error::TransportError,
@@ -54,6 +54,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Session>>, StartError> {
         let mut sessions = Vec::new();
         for (id, handlers) in plugins {
+            self.seats.reserve(&id, Kind::InProcess);
             let session = establish::establish_in_process(&self, id.clone(), handlers).await;
             sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
         }
@@ -72,11 +73,14 @@ impl Shared {
         let (found, left_out) = discover::discover(dir, config_dir, wasm_host, trusted)?;
         for left in left_out {
             let reason = format!("{}: {}", left.file.display(), left.why);
-            self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
+            self.notices.report(
+                &PluginName::unknown(Kind::Launched),
+                &PluginEvent::Rejected { reason },
+            );
         }
         let mut starting = Vec::new();
         for plugin in found {
-            self.reserve(&plugin.id);
+            self.seats.reserve(&plugin.id, Kind::Launched);
             let again = plugin.clone();
             let Some((stream, origin)) = self.launch(plugin) else {
                 continue;
@@ -119,7 +123,7 @@ impl Shared {
     }
 
     fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
-        let mut name = unknown(Kind::Launched);
+        let mut name = PluginName::unknown(Kind::Launched);
         name.id = Some(&found.id);
         match process::launch(&found) {
             Ok((child, stream)) => {
@@ -127,7 +131,7 @@ impl Shared {
                 if let Some(started) = self.settings.started {
                     started(child.pid);
                 }
-                self.tell(&name, &PluginEvent::Launched);
+                self.notices.report(&name, &PluginEvent::Launched);
                 Some((stream, Origin::Launched { found, child }))
             }
             Err(e) => {
@@ -135,7 +139,8 @@ impl Shared {
                 if let Some(id) = name.id {
                     self.remember_failed(id, Kind::Launched, None, &reason);
                 }
-                self.tell(&name, &PluginEvent::Rejected { reason });
+                self.notices
+                    .report(&name, &PluginEvent::Rejected { reason });
                 None
             }
         }
@@ -157,7 +162,7 @@ impl Shared {
         for (session, joining) in sessions.iter().zip(joining) {
             match join::synchronize(&self, session, snapshot.clone()).await {
                 Ok(updates) => {
-                    let updates = self.granted(session, updates);
+                    let updates = join::granted(session, updates);
                     for conflict in merge.apply(&session.id, updates) {
                         tracing::warn!(plugin = %session.id, %conflict, "update skipped at start-up");
                     }
@@ -168,7 +173,7 @@ impl Shared {
         }
         let merged = merge.finish();
         let askers = |container: &str| merged.askers.of_update(container).to_vec();
-        self.apply(merged.update.clone(), askers).await;
+        join::apply(&self, merged.update.clone(), askers).await;
         for connected in &launched {
             connected.open();
         }
@@ -204,9 +209,10 @@ impl Shared {
     /// Starts it again after its back-off, and says so. `lived` is how long it was there.
     fn launch_later(self: Arc<Self>, found: Found, lived: Duration) {
         let after = self.next_restart(&found.id, lived);
-        let mut name = unknown(Kind::Launched);
+        let mut name = PluginName::unknown(Kind::Launched);
         name.id = Some(&found.id);
-        self.tell(&name, &PluginEvent::Restarting { after });
+        self.notices
+            .report(&name, &PluginEvent::Restarting { after });
         rt::spawn(self.launch_again(found, after));
     }
 
