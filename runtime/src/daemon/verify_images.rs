@@ -43,7 +43,7 @@ pub(super) fn start(
         tokio::select! {
             ended = work => if let Err(error) = ended {
                 let error = Error::failed(format!("verify images: {error}"));
-                let _client_is_gone = answers.send(Err(error.into())).await;
+                let _ = answers.send(Err(error.into())).await; // the client may have left
             },
             () = tell_progress(&progress, &answers, word) => {}
         }
@@ -78,7 +78,7 @@ fn run(
     };
     let tell = |image: VerifiedImage| {
         let step = Some(Told::Image(image));
-        let _client_is_gone = answers.blocking_send(Ok(VerifyImagesResponse { step }));
+        let _ = answers.blocking_send(Ok(VerifyImagesResponse { step })); // as above
     };
     // Set aside when all is known: that one image is may make others go.
     let mut damaged = Vec::new();
@@ -92,7 +92,7 @@ fn run(
     );
     if let Err(error) = verified {
         let error = Error::failed(format!("verify images: {error}"));
-        let _client_is_gone = answers.blocking_send(Err(error.into()));
+        let _ = answers.blocking_send(Err(error.into()));
         return;
     }
     // Who has left does not want it any more.

@@ -111,7 +111,7 @@ async fn create(
     let rootfs = rootfs.step("root file system")?;
     fault::pass("container.create.spec").await?;
     let mounted = image_volumes::mount(&node.images, &node.dirs, pod, &request.config).await?;
-    let built = build(node, pod, container, request, (&image, &rootfs), &mounted);
+    let built = build(node, pod, container, request, &image, &rootfs, &mounted);
     let built = spans::step("build the spec", built);
     // It may fill VOLUMEs, for minutes.
     let built = container.unless_it_ends(2 * LOOKUP, built).await?;
@@ -157,7 +157,8 @@ async fn build(
     pod: &Pod,
     container: &Arc<Container>,
     request: &CreateContainerRequest,
-    (image, rootfs): (&Arc<ImageRecord>, &Rootfs),
+    image: &Arc<ImageRecord>,
+    rootfs: &Rootfs,
     mounted: &ImageMounts,
 ) -> Result<ContainerSpec> {
     let facts = image_facts(image, &request.config);

@@ -48,7 +48,7 @@ pub trait Machine: Send + Sync {
     ///
     /// # Errors
     /// The process has ended, or what the kernel said.
-    fn pin_procfs(&self, process: (i32, u64), dir: &Path, at: &Path) -> io::Result<()>;
+    fn pin_procfs(&self, pid: i32, start_time: u64, dir: &Path, at: &Path) -> io::Result<()>;
     /// With all that is mounted below.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Machine for Linux {
     }
 
     #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
-    fn pin_procfs(&self, (pid, start_time): (i32, u64), dir: &Path, at: &Path) -> io::Result<()> {
+    fn pin_procfs(&self, pid: i32, start_time: u64, dir: &Path, at: &Path) -> io::Result<()> {
         let process = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         let pidfd = pidfd_open(process, PidfdFlags::empty())?;
         if stat::start_time(pid)? != start_time {

@@ -154,7 +154,7 @@ impl Machine for Memory {
         Ok(())
     }
 
-    fn pin_procfs(&self, _: (i32, u64), _: &Path, at: &Path) -> io::Result<()> {
+    fn pin_procfs(&self, _: i32, _: u64, _: &Path, at: &Path) -> io::Result<()> {
         fs::create_dir(at)?;
         self.mount(at);
         Ok(())
