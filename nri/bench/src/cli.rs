@@ -162,9 +162,10 @@ fn answer(
         Err(e) => {
             let code = if e.use_stderr() { MISUSE } else { HELD };
             // Nobody is there to be told that standard error is gone.
-            let _ = match e.use_stderr() {
-                true => write!(errors, "{e}"),
-                false => write!(out, "{e}"),
+            let _ = if e.use_stderr() {
+                write!(errors, "{e}")
+            } else {
+                write!(out, "{e}")
             };
             return code;
         }
@@ -219,9 +220,10 @@ fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
 }
 
 fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
-    let env = match args.with_env {
-        true => Values::Kept,
-        false => Values::Redacted,
+    let env = if args.with_env {
+        Values::Kept
+    } else {
+        Values::Redacted
     };
     let runtime = tokio()?;
     let summary = runtime.block_on(async {
@@ -239,10 +241,7 @@ fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
         Ok::<_, String>(proxy.end().await)
     })?;
     say(out, &record::told(&summary, &args.file))?;
-    Ok(match summary.incomplete {
-        true => FAILED,
-        false => HELD,
-    })
+    Ok(if summary.incomplete { FAILED } else { HELD })
 }
 
 fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {

@@ -9,8 +9,6 @@
 //!
 //! [docs/bench.md](../../../docs/bench.md) is for users.
 #![forbid(unsafe_code)]
-// Not clean yet: the lint is denied in every other package.
-#![allow(clippy::match_bool)]
 
 mod adjustment;
 mod changes;

@@ -82,14 +82,13 @@ fn run(
     };
     // Set aside when all is known: that one image is may make others go.
     let mut damaged = Vec::new();
-    let verified = images.verify(
-        ids,
-        &watch,
-        &mut |found| match repair && !found.damages.is_empty() {
-            true => damaged.push(found),
-            false => tell(message(&found)),
-        },
-    );
+    let verified = images.verify(ids, &watch, &mut |found| {
+        if repair && !found.damages.is_empty() {
+            damaged.push(found)
+        } else {
+            tell(message(&found))
+        }
+    });
     if let Err(error) = verified {
         let error = Error::failed(format!("verify images: {error}"));
         let _ = answers.blocking_send(Err(error.into()));

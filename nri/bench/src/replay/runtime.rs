@@ -126,9 +126,10 @@ impl Runtime {
         };
         if let Some(Status { code, message }) = response.status.filter(|s| s.code != 0) {
             // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
-            return match code == Code::DeadlineExceeded as i32 {
-                true => Came::TimedOut,
-                false => Came::Error(Failure { code, message }),
+            return if code == Code::DeadlineExceeded as i32 {
+                Came::TimedOut
+            } else {
+                Came::Error(Failure { code, message })
             };
         }
         match decode(service, method, Part::Answer, &response.payload) {

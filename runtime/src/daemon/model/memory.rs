@@ -164,9 +164,10 @@ impl Machine for Memory {
         let mut inner = self.0.lock();
         let before = inner.mounts.len();
         inner.mounts.retain(|mount| !mount.starts_with(at));
-        match inner.mounts.len() < before {
-            true => Ok(()),
-            false => Err(io::ErrorKind::InvalidInput.into()),
+        if inner.mounts.len() < before {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
         }
     }
 
