@@ -2,23 +2,28 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use prost::Message as _;
 use proto_nri::*;
 use tokio::time::Instant;
 
 use crate::{
+    closing::CloseReason,
     dispatch::dispatch,
     join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
-    observe::{Kind, PluginEvent, PluginInfo, PluginName},
+    observe::{Delivery, Kind, PluginEvent, PluginInfo, PluginName},
     operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
     owners::PluginId,
     plugin::Session,
     rejections::Rejection,
-    roster::Roster,
+    roster::{Roster, Slot},
     settings::Timeouts,
-    shared::{Shared, unknown},
+    shared::Shared,
     validators,
-    wire::event::HookRequest,
+    wire::{
+        event::HookRequest,
+        rpc::{ENVELOPE, MAX_MESSAGE, ROOM},
+    },
 };
 
 /// Limit of the wait for plugins to end at shutdown.
@@ -77,7 +82,7 @@ impl Adaptation {
     /// Plugins that get it and connect later are synchronised after the turn.
     pub async fn turn(&self, event: Event) -> Turn {
         let shared = &**self.shared;
-        let deadline = Instant::now() + shared.longest_join();
+        let deadline = Instant::now() + shared.timeouts().longest_join(&shared.settings);
         loop {
             shared.roster.joined(event, deadline).await;
             let guard = shared.turn.clone().lock_owned().await;
@@ -177,9 +182,9 @@ impl Adaptation {
             pod: Some(pod),
             container: Some(container),
         });
-        let deadline = self.shared.deadline_of(Event::CreateContainer);
+        let deadline = self.shared.timeouts().deadline_of(Event::CreateContainer);
         let mut deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
-        if let Some(reason) = self.shared.grew_too_long(merge.request(), &deliveries) {
+        if let Some(reason) = grew_too_long(&self.shared.roster, merge.request(), &deliveries) {
             return Err(Refused {
                 event: Event::CreateContainer,
                 reason,
@@ -244,7 +249,7 @@ impl Adaptation {
     /// Logs that an update or an eviction which this plugin requested in an answer failed, and
     /// counts it as an error of the plugin. `merged.askers` names the plugin.
     pub fn wish_failed(&self, plugin: &PluginId, what: &str) {
-        self.shared.wish_failed(plugin, what);
+        self.shared.notices.wish_failed(plugin, what);
     }
 
     /// The time limits of plugin calls.
@@ -259,17 +264,19 @@ impl Adaptation {
 
     /// The last connections and files that were rejected before they were known to be a plugin.
     pub fn rejections(&self) -> Vec<Rejection> {
-        self.shared.rejections.all()
+        self.shared.notices.rejections.all()
     }
 
     /// A plugin connected to another socket of the runtime, which rejected it.
     pub fn rejected(&self, pid: Option<u32>, reason: impl Into<String>) {
         let name = PluginName {
             pid,
-            ..unknown(Kind::External)
+            ..PluginName::unknown(Kind::External)
         };
         let reason = reason.into();
-        self.shared.tell(&name, &PluginEvent::Rejected { reason });
+        self.shared
+            .notices
+            .report(&name, &PluginEvent::Rejected { reason });
     }
 
     /// Every plugin that is there, and every required or must-run one that is not.
@@ -289,7 +296,29 @@ impl Adaptation {
     }
 }
 
-/// Dropping the last handle disconnects the plugins.
+/// The reason why plugins could not get a container any more as these plugins have adjusted it.
+fn grew_too_long(
+    roster: &Roster,
+    request: &CreateContainerRequest,
+    deliveries: &[Delivery],
+) -> Option<String> {
+    let by: Vec<_> = deliveries.iter().filter(|d| d.adjusted).collect();
+    let limit = MAX_MESSAGE - ENVELOPE - ROOM;
+    let is_remote = |slot: &Arc<Slot>| slot.session().is_some_and(|s| s.peer.is_remote());
+    if by.is_empty() || !roster.slots().iter().any(is_remote) {
+        return None;
+    }
+    let length = request.encoded_len();
+    let by: Vec<_> = by.iter().map(|d| d.plugin.to_string()).collect();
+    (length > limit).then(|| {
+        format!(
+            "container too long for plugins as adjusted by {}: {length} bytes exceed the limit of {limit}",
+            by.join(", ")
+        )
+    })
+}
+
+/// The handle's share: when the last handle goes, plugins are let go.
 pub(crate) struct Handle(pub(crate) Arc<Shared>);
 
 impl Deref for Handle {
@@ -315,9 +344,9 @@ fn begin_stop(shared: &Shared, reason: &str) -> Vec<Arc<Session>> {
         .iter()
         .filter_map(|slot| slot.session())
         .collect();
-    sessions.extend(shared.shadows());
+    sessions.extend(shared.seats.shadows());
     for session in &sessions {
-        shared.close(session, format!("runtime-stopping: {reason}"));
+        shared.close(session, CloseReason::RuntimeStopping.because(reason));
     }
     sessions
 }

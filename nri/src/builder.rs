@@ -4,33 +4,27 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
     adaptation::{Adaptation, Handle},
+    establish::Runtime,
     launch::StartError,
     observe::Observer,
     owners::PluginId,
     plugin_side::{builtin, handlers::Handlers},
     rt,
     settings::{PluginSettings, Settings},
-    shared::{Names, Shared},
+    shared::Shared,
     source::Source,
     validate::DefaultValidator,
-    wire::{
-        mux::{Watch, Watches},
-        rpc::Metadata,
-        transport,
-    },
+    wire::{mux::Watch, transport},
 };
 
 /// Collects the parts of an [`Adaptation`].
 #[derive(Default)]
 pub struct Builder {
-    runtime_name: String,
-    runtime_version: String,
+    runtime: Runtime,
     settings: Settings,
     source: Option<Arc<dyn Source>>,
     observer: Option<Arc<dyn Observer>>,
     in_process: Vec<(PluginId, Handlers)>,
-    metadata: Option<Metadata>,
-    watches: Option<Watches>,
 }
 
 impl Builder {
@@ -121,7 +115,7 @@ impl Builder {
         mut self,
         metadata: impl Fn(&str) -> Vec<(String, String)> + Send + Sync + 'static,
     ) -> Self {
-        self.metadata = Some(Arc::new(metadata));
+        self.runtime.metadata = Some(Arc::new(metadata));
         self
     }
 
@@ -131,7 +125,7 @@ impl Builder {
         mut self,
         watch: impl Fn() -> W + Send + Sync + 'static,
     ) -> Self {
-        self.watches = Some(Arc::new(move || Box::new(watch())));
+        self.runtime.watches = Some(Arc::new(move || Box::new(watch())));
         self
     }
 
@@ -167,21 +161,14 @@ impl Builder {
     /// out.
     pub async fn start(self) -> Result<Adaptation, StartError> {
         let source = self.source.ok_or(StartError::NoSource)?;
-        if self.runtime_name.is_empty() || self.runtime_version.is_empty() {
+        if self.runtime.name.is_empty() || self.runtime.version.is_empty() {
             return Err(StartError::NoName);
         }
-        let ids = self.in_process.iter().map(|(id, _)| id.clone());
         let shared = Arc::new(Shared::new(
-            Names {
-                name: self.runtime_name,
-                version: self.runtime_version,
-            },
+            self.runtime,
             self.settings,
             source,
             self.observer,
-            self.metadata,
-            self.watches,
-            ids.collect(),
         ));
         // Releases everything if a later step fails.
         let handle = Arc::new(Handle(shared.clone()));
@@ -208,8 +195,11 @@ impl Adaptation {
     /// Begins with the runtime's name and version, which are sent to plugins.
     pub fn builder(name: impl Into<String>, version: impl Into<String>) -> Builder {
         Builder {
-            runtime_name: name.into(),
-            runtime_version: version.into(),
+            runtime: Runtime {
+                name: name.into(),
+                version: version.into(),
+                ..Runtime::default()
+            },
             ..Builder::default()
         }
     }

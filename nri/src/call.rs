@@ -195,7 +195,9 @@ async fn call<R: HookRequest>(
     };
     if delivered.as_state_change && delivered.answer.is_ok() && session.note_deprecated(R::EVENT) {
         let event = R::EVENT;
-        shared.tell(&session.name(), &PluginEvent::Deprecated { event });
+        shared
+            .notices
+            .report(&session.name(), &PluginEvent::Deprecated { event });
     }
     let (outcome, reply) = match delivered.answer {
         Ok(reply) => (Outcome::Answered, Some(reply)),

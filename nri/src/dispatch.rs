@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     call::{Held, ask},
+    closing::CloseReason,
     kept,
     operation::{AnswerContents, Operation, Refused, Told},
     owners::PluginId,
@@ -35,8 +36,8 @@ pub(crate) async fn dispatch<S: Operation>(
 
 async fn deliver_to_all<S: Operation>(shared: &Arc<Shared>, step: &mut S) -> Result<Told, Refused> {
     let event = S::Request::EVENT;
-    let exempt = shared.is_exempt(step.request());
-    let deadline = shared.deadline_of(event);
+    let exempt = shared.settings.is_exempt(step.request());
+    let deadline = shared.timeouts().deadline_of(event);
     let mut told = Told::default();
     if policy::needs_required(event) {
         // No plugin is called for an operation that is bound to fail.
@@ -68,7 +69,7 @@ async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Insta
     if required.is_empty() || holds_turn(event) {
         return;
     }
-    let limit = Instant::now() + shared.longest_join();
+    let limit = Instant::now() + shared.timeouts().longest_join(&shared.settings);
     let deadline = deadline.map_or(limit, |deadline| deadline.min(limit));
     shared.roster.cut_in(&required, deadline).await;
 }
@@ -209,7 +210,7 @@ pub(crate) fn pass_by(shared: &Shared, slot: &Slot, joining: &Arc<Session>) -> b
         return true;
     };
     if !Arc::ptr_eq(&active, joining) {
-        shared.close(joining, NotJoined::PassedBy.to_string());
+        shared.close(joining, NotJoined::PassedBy.into());
     }
     false
 }
@@ -231,7 +232,7 @@ fn not_subscribed<R: HookRequest>(
         Outcome::NotSubscribed,
         Carried::default(),
     );
-    shared.observer.delivered(&skipped);
+    shared.notices.delivered(&skipped);
     told.deliveries.push(skipped);
     Flow::Proceed
 }
@@ -274,12 +275,12 @@ fn send_later<R: HookRequest>(
     told: &mut Told,
 ) {
     let Some(queued) = slot.queue() else {
-        let reason = "synchronize-failed: too many events waited for it";
-        shared.close(session, reason.to_owned());
+        let reason = CloseReason::SynchronizeFailed.because("too many events waited for it");
+        shared.close(session, reason);
         return;
     };
     let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());
-    shared.observer.delivered(&waits);
+    shared.notices.delivered(&waits);
     told.deliveries.push(waits);
     let place = slot.take_place();
     let (shared, slot) = (shared.clone(), slot.clone());

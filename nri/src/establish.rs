@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use proto_nri::{ConfigureRequest, ConfigureResponse};
 
 use crate::{
+    closing::CloseReason,
     identity::Identity,
     limits::Permit,
     mask::EventMask,
@@ -17,15 +18,26 @@ use crate::{
     shared::Shared,
     wire::{
         discover::Found,
-        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket, Watches},
         process::Child,
-        rpc::{Client, Serving, one_line, serve},
+        rpc::{Client, Metadata, Serving, one_line, serve},
         version::{NRI_VERSION, Version, runtime_services},
     },
 };
 
 /// Time for an error reply to reach the plugin before the connection closes (NRI-1060).
 const DELAYED_CLOSE: Duration = Duration::from_millis(250);
+
+/// The runtime as plugins see it, and what it adds to their connections.
+#[derive(Default)]
+pub(crate) struct Runtime {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// What calls carry beside their request.
+    pub(crate) metadata: Option<Metadata>,
+    /// Makes the observer of the bytes of a connection.
+    pub(crate) watches: Option<Watches>,
+}
 
 /// Origin of a connection.
 pub(crate) enum Origin {
@@ -67,7 +79,7 @@ pub(crate) async fn establish(
     socket: impl Into<Socket>,
     origin: Origin,
 ) -> Option<Connected> {
-    let watch = shared.watches.as_ref().map(|watches| watches());
+    let watch = shared.runtime.watches.as_ref().map(|watches| watches());
     let mux = Mux::watched(socket, shared.timeouts().request, watch);
     let mut known = None;
     match introduce(shared, &mux, &origin, &mut known).await {
@@ -86,7 +98,9 @@ pub(crate) async fn establish(
             }
             let mut name = origin.name();
             name.id = name.id.or(known.as_ref());
-            shared.tell(&name, &PluginEvent::Rejected { reason });
+            shared
+                .notices
+                .report(&name, &PluginEvent::Rejected { reason });
             // The plugin is to learn why before the connection closes; a stop waits for nobody.
             tokio::select! {
                 biased;
@@ -109,7 +123,7 @@ async fn introduce(
     origin: &Origin,
     known: &mut Option<PluginId>,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
-    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.metadata.clone());
+    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.runtime.metadata.clone());
     let who = match origin {
         Origin::External(identity) => Who::External(identity.clone()),
         Origin::Launched { found, .. } => Who::Launched(found.id.clone()),
@@ -130,7 +144,10 @@ async fn introduce(
         registered = registered => registered.map_err(|_| "it did not register".to_owned())?,
         why = mux.closed() => return Err(format!("before it registered: {why}")),
         () = tokio::time::sleep(limit) => return Err(format!("did not register within {limit:?}")),
-        () = shared.stopped() => return Err("runtime-stopping: before it registered".to_owned()),
+        () = shared.stopped() => {
+            let why = CloseReason::RuntimeStopping.because("before it registered");
+            return Err(why.to_string());
+        }
     };
     let registration = match registration {
         Ok(registration) => registration,
@@ -162,7 +179,7 @@ async fn configure(
         id: Some(&id),
         ..origin.name()
     };
-    shared.tell(
+    shared.notices.report(
         &name,
         &PluginEvent::Registered {
             version,
@@ -205,8 +222,8 @@ async fn new_session(
     let limit = timeouts.request_of(&settings.policy);
     let request = ConfigureRequest {
         config,
-        runtime_name: shared.runtime_name.clone(),
-        runtime_version: shared.runtime_version.clone(),
+        runtime_name: shared.runtime.name.clone(),
+        runtime_version: shared.runtime.version.clone(),
         registration_timeout: millis(timeouts.registration),
         request_timeout: millis(limit),
         nri_version: NRI_VERSION.to_owned(),
@@ -222,7 +239,7 @@ async fn new_session(
     let events = match wanted {
         Ok(events) => events,
         Err(e) => {
-            let reason = format!("configure-failed: {e}");
+            let reason = CloseReason::ConfigureFailed.because(&e);
             link.peer.shutdown(&reason, limit).await;
             return Err(format!("configure {id}: {e}"));
         }
@@ -230,7 +247,9 @@ async fn new_session(
     settings.policy = settings.policy.declared(reply.failure_policy.as_ref());
     let session = Session::new(id, link, events, reply.events == 0, settings);
     let session = Arc::new(session);
-    shared.tell(&session.name(), &PluginEvent::Configured { events });
+    shared
+        .notices
+        .report(&session.name(), &PluginEvent::Configured { events });
     Ok(session)
 }
 

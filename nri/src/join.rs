@@ -11,24 +11,32 @@
 //! the list at once and leaves the rest (Shutdown, closing, killing) to that task. No operation of
 //! a pod waits for it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::OwnedRwLockWriteGuard,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     call::failure_of,
     chunks::{self, Chunk},
+    closing::{
+        CloseReason::{self, SynchronizeFailed},
+        Closing,
+    },
     establish::{Connected, Origin},
     kept,
-    observe::{Delivery, PluginEvent},
+    observe::{Delivery, Kind, PluginEvent},
+    operation,
     owners::PluginId,
     peer::{Peer, SHUTDOWN_LIMIT},
     plugin::Session,
     policy::Outcome,
-    roster::{Joining, NotJoined, cut::WaitsForCut},
+    roster::{Joining, NotJoined, Slot, cut::WaitsForCut},
     shared::Shared,
-    source::Snapshot,
+    source::{FailedUpdate, NOT_PERMITTED, Requester, Snapshot},
     wire::{
         discover::Found,
         mux::MuxError,
@@ -37,12 +45,18 @@ use crate::{
     },
 };
 
-/// Sends a plugin the existing objects (NRI-320…325). Returns its updates.
+/// The call that updates of a joining plugin are part of.
+pub(crate) const SYNCHRONIZE: &str = "Synchronize";
+/// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets others through (NRI-319).
+const QUIET_WAIT: Duration = Duration::from_secs(5);
+const QUIET_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells a plugin all there is (NRI-320…325). Gives its updates.
 pub(crate) async fn synchronize(
     shared: &Shared,
     session: &Session,
     all: Snapshot,
-) -> Result<Vec<ContainerUpdate>, String> {
+) -> Result<Vec<ContainerUpdate>, Closing> {
     let (per_chunk, total) = shared.timeouts().sync_of(&session.settings.policy);
     let (pods, containers) = (all.pods.len(), all.containers.len());
     let begun = Instant::now();
@@ -56,7 +70,9 @@ pub(crate) async fn synchronize(
     for Chunk { message, left_out } in chunks::chunks(all, max) {
         for left_out in &left_out {
             let left_out = left_out.clone();
-            shared.tell(&session.name(), &PluginEvent::Shortened { left_out });
+            shared
+                .notices
+                .report(&session.name(), &PluginEvent::Shortened { left_out });
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = per_chunk.min(left);
@@ -69,10 +85,10 @@ pub(crate) async fn synchronize(
         let failed = reply.as_ref().err().cloned();
         done.outcome = failed.map_or(Outcome::Answered, failure_of);
         done.updates = reply.as_ref().map_or(0, |reply| reply.update.len());
-        shared.count("Synchronize", &done);
-        let reply = reply.map_err(|e| format!("synchronize-failed: {e}"))?;
+        shared.notices.called("Synchronize", &done);
+        let reply = reply.map_err(|e| SynchronizeFailed.because(e))?;
         if !takes_parts(&message, &reply) {
-            return Err("synchronize-failed: the plugin cannot take the list in parts".to_owned());
+            return Err(SynchronizeFailed.because("the plugin cannot take the list in parts"));
         }
         updates = reply.update;
     }
@@ -82,7 +98,7 @@ pub(crate) async fn synchronize(
         containers,
         took,
     };
-    shared.tell(&session.name(), &event);
+    shared.notices.report(&session.name(), &event);
     Ok(updates)
 }
 
@@ -91,26 +107,26 @@ pub fn takes_parts(part: &SynchronizeRequest, reply: &SynchronizeResponse) -> bo
     !part.more || (reply.more && reply.update.is_empty())
 }
 
-/// Takes a configured plugin to its first event, unless it is closed first.
-async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String> {
+/// Takes a configured plugin to its first event, unless another thing ends it first.
+async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), Closing> {
     let session = &connected.session;
     let alone;
     let entered = async {
-        // Two instances that connect at once join one after the other.
-        let alone = shared.alone(&session.id).await;
+        // Two instances that come at once are one after the other.
+        let alone = shared.seats.alone(&session.id).await;
         Ok((alone, enter(shared, session).await?))
     };
     let (joining, updates);
     (alone, (joining, updates)) = tokio::select! {
         biased;
-        why = connected.mux.closed() => Err(format!("synchronize-failed: {why}")),
-        () = shared.stopped() => Err("runtime-stopping: while it joined".to_owned()),
+        why = connected.mux.closed() => Err(SynchronizeFailed.because(why)),
+        () = shared.stopped() => Err(CloseReason::RuntimeStopping.because("while it joined")),
         reason = session.closing() => Err(reason),
         entered = entered => entered,
     }?;
     connected.open();
-    shared.apply_sync_updates(session, updates).await;
-    let activated = activate(shared, joining).map_err(|e| e.to_string());
+    apply_own(shared, session, updates).await;
+    let activated = activate(shared, joining).map_err(Closing::from);
     drop(alone);
     activated
 }
@@ -119,7 +135,7 @@ async fn join(shared: &Arc<Shared>, connected: &Connected) -> Result<(), String>
 async fn enter(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
-) -> Result<(Joining, Vec<ContainerUpdate>), String> {
+) -> Result<(Joining, Vec<ContainerUpdate>), Closing> {
     let failed = shared.failed_joins.of(&session.id);
     sleep(failed.pause()).await;
     if failed.is_too_often() && !session.settings.policy.required {
@@ -134,13 +150,11 @@ async fn enter(
 
 /// The cut; on the slot of an older instance if one exists.
 async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snapshot) {
-    let old = shared
-        .seat_to_replace(session)
-        .and_then(|slot| slot.active());
+    let old = slot_to_replace(shared, session).and_then(|slot| slot.active());
     let waits = WaitsForCut::begin(&shared.roster, session, old.as_deref());
     let limit = shared.timeouts().sync;
     loop {
-        let slot = shared.seat_to_replace(session);
+        let slot = slot_to_replace(shared, session);
         let mut lane = waits.ready(slot.as_ref(), limit).await;
         // Waits for runtimes that use block_plugin_sync(). Only the cut must not run during their
         // operations, which may need the lane.
@@ -148,7 +162,7 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
             Ok(quiet) => quiet,
             Err(_) => {
                 drop(lane);
-                let quiet = shared.quiet().await;
+                let quiet = wait_for_quiet(shared).await;
                 lane = slot.as_ref().and_then(|slot| slot.try_lane());
                 if slot.is_some() && lane.is_none() {
                     continue;
@@ -162,23 +176,82 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     }
 }
 
-/// Begins the plugin's events; closes the instance it replaces.
+/// The slot of the instance that this one replaces (NRI-1070).
+fn slot_to_replace(shared: &Shared, session: &Session) -> Option<Arc<Slot>> {
+    let replaces = session.version == Version::V1Beta1 || shared.settings.replace_same_name;
+    let same = |slot: &Arc<Slot>| {
+        slot.id == session.id && slot.active().is_some_and(|old| old.kind != Kind::InProcess)
+    };
+    let slots = shared.roster.slots();
+    slots.into_iter().find(|slot| replaces && same(slot))
+}
+
+/// Waits until no `block_plugin_sync()` is in force.
+async fn wait_for_quiet(shared: &Shared) -> OwnedRwLockWriteGuard<()> {
+    loop {
+        match timeout(QUIET_WAIT, shared.joins.clone().write_owned()).await {
+            Ok(guard) => return guard,
+            Err(_) => {
+                tracing::warn!("a plugin waits to be synchronised: operations hold it back");
+                sleep(QUIET_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The updates of Synchronize that the plugin may make. The others are reported.
+pub(crate) fn granted(
+    shared: &Shared,
+    session: &Session,
+    updates: Vec<ContainerUpdate>,
+) -> Vec<ContainerUpdate> {
+    let policy = &session.settings.policy;
+    let (granted, denied) = operation::permitted_updates(&session.id, policy, updates);
+    let denied = denied.into_iter();
+    let denied = denied.map(|update| FailedUpdate::new(update, NOT_PERMITTED));
+    let by = Requester::one(SYNCHRONIZE, &session.id);
+    shared.notices.rejected(&by, &denied.collect::<Vec<_>>());
+    granted
+}
+
+/// Applies what a plugin asked for when it was synchronised (NRI-327).
+async fn apply_own(shared: &Shared, session: &Session, updates: Vec<ContainerUpdate>) {
+    let updates = granted(shared, session, updates);
+    let by = Requester::one(SYNCHRONIZE, &session.id);
+    apply(shared, &by, updates).await;
+}
+
+pub(crate) async fn apply(shared: &Shared, by: &Requester, updates: Vec<ContainerUpdate>) {
+    if updates.is_empty() {
+        return;
+    }
+    // A source that waits for an operation that waits for the plugin must not hang both.
+    let limit = shared.timeouts().sync;
+    match timeout(limit, shared.source.update(by, updates)).await {
+        Ok(failed) => failed
+            .iter()
+            .for_each(|failed| shared.notices.update_failed(by, failed)),
+        Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
+    }
+}
+
+/// The plugin's events begin; the instance it replaces is closed.
 pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), NotJoined> {
     let (slot, session) = (joining.slot.clone(), joining.session.clone());
     let id = slot.id.clone();
     let replaced = joining.complete()?;
     shared.failed_joins.forget(&id);
-    shared.tell_count();
+    shared.notices.count_changed();
     if session.settings.policy.must_run {
         kept::send_from_now(shared, slot, session);
     }
     if let Some(old) = replaced {
         match old.version {
-            Version::V1Beta1 => shared.close(
-                &old,
-                format!("instance-replaced: a newer {id} has connected"),
-            ),
-            // v1alpha1 has no reason for it: it would reconnect at once as the newer of the two.
+            Version::V1Beta1 => {
+                let why = format!("a newer {id} has connected");
+                shared.close(&old, CloseReason::InstanceReplaced.because(why));
+            }
+            // It cannot be told why, and would come back at once as the newer of the two.
             Version::V1Alpha1 => shared.shadow(old),
         }
     }
@@ -188,15 +261,15 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
 /// After the called plugin ends, the newest of those in its shadow is synchronised and called
 /// again.
 async fn promote(shared: &Arc<Shared>, id: &PluginId) {
-    if !shared.has_shadow(id) {
+    if !shared.seats.has_shadow(id) {
         return;
     }
-    let _alone = shared.alone(id).await;
+    let _alone = shared.seats.alone(id).await;
     let taken = shared.roster.slots().iter().any(|slot| slot.id == *id);
     if taken || *shared.stopping.borrow() {
         return;
     }
-    let Some(session) = shared.leave_shadow(id) else {
+    let Some(session) = shared.seats.take_newest_shadow(id) else {
         return;
     };
     if let Err(reason) = join_again(shared, &session).await {
@@ -207,11 +280,11 @@ async fn promote(shared: &Arc<Shared>, id: &PluginId) {
     }
 }
 
-async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), String> {
+async fn join_again(shared: &Arc<Shared>, session: &Arc<Session>) -> Result<(), Closing> {
     let (joining, updates) = enter(shared, session).await?;
     session.set_shadowed(false);
-    shared.apply_sync_updates(session, updates).await;
-    activate(shared, joining).map_err(|e| e.to_string())
+    apply_own(shared, session, updates).await;
+    Ok(activate(shared, joining)?)
 }
 
 /// A launched plugin that has ended, and the file it was launched from.
@@ -239,7 +312,7 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
         biased;
         reason = session.closing() => Some(reason),
         why = mux.closed() => {
-            shared.close(&session, format!("connection-lost: {why}"));
+            shared.close(&session, CloseReason::ConnectionLost.because(why));
             None
         }
     };

@@ -66,7 +66,7 @@ fn is_called(session: &Session) -> bool {
 
 fn oldest(shared: &Shared, session: &Arc<Session>, object: Option<&About>) -> Option<Kept> {
     let (oldest, expired) = shared.backlog.oldest(session, object);
-    shared.give_up(&session.id, expired);
+    shared.notices.dropped(&session.id, expired);
     oldest
 }
 

@@ -10,16 +10,16 @@ use tokio::{
 
 use crate::{
     establish::{self, Connected, Origin},
-    join::{self, Ended},
+    join::{self, Ended, SYNCHRONIZE},
     merge::StopMerge,
-    observe::{Kind, PluginEvent},
+    observe::{Kind, PluginEvent, PluginName},
     owners::PluginId,
     plugin::Session,
     plugin_side::handlers::Handlers,
     roster::Joining,
     rt,
     settings::Restart,
-    shared::{SYNCHRONIZE, Shared, unknown},
+    shared::Shared,
     source::Requester,
     wire::{
         discover::{self, Found},
@@ -55,6 +55,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Session>>, StartError> {
         let mut sessions = Vec::new();
         for (id, handlers) in plugins {
+            self.seats.reserve(&id, Kind::InProcess);
             let session = establish::establish_in_process(&self, id.clone(), handlers).await;
             sessions.push(session.map_err(|cause| StartError::InProcess { id, cause })?);
         }
@@ -73,11 +74,14 @@ impl Shared {
         let (found, left_out) = discover::discover(dir, config_dir, wasm_host, trusted)?;
         for left in left_out {
             let reason = format!("{}: {}", left.file.display(), left.why);
-            self.tell(&unknown(Kind::Launched), &PluginEvent::Rejected { reason });
+            self.notices.report(
+                &PluginName::unknown(Kind::Launched),
+                &PluginEvent::Rejected { reason },
+            );
         }
         let mut starting = Vec::new();
         for plugin in found {
-            self.reserve(&plugin.id);
+            self.seats.reserve(&plugin.id, Kind::Launched);
             let again = plugin.clone();
             let Some((stream, origin)) = self.launch(plugin) else {
                 continue;
@@ -120,7 +124,7 @@ impl Shared {
     }
 
     fn launch(&self, found: Found) -> Option<(UnixStream, Origin)> {
-        let mut name = unknown(Kind::Launched);
+        let mut name = PluginName::unknown(Kind::Launched);
         name.id = Some(&found.id);
         match process::launch(&found) {
             Ok((child, stream)) => {
@@ -128,7 +132,7 @@ impl Shared {
                 if let Some(started) = self.settings.started {
                     started(child.pid);
                 }
-                self.tell(&name, &PluginEvent::Launched);
+                self.notices.report(&name, &PluginEvent::Launched);
                 Some((stream, Origin::Launched { found, child }))
             }
             Err(e) => {
@@ -136,7 +140,8 @@ impl Shared {
                 if let Some(id) = name.id {
                     self.remember_failed(id, Kind::Launched, None, &reason);
                 }
-                self.tell(&name, &PluginEvent::Rejected { reason });
+                self.notices
+                    .report(&name, &PluginEvent::Rejected { reason });
                 None
             }
         }
@@ -158,7 +163,7 @@ impl Shared {
         for (session, joining) in sessions.iter().zip(joining) {
             match join::synchronize(&self, session, snapshot.clone()).await {
                 Ok(updates) => {
-                    let updates = self.granted(session, updates);
+                    let updates = join::granted(&self, session, updates);
                     for conflict in merge.apply(&session.id, updates) {
                         tracing::warn!(plugin = %session.id, %conflict, "update skipped at start-up");
                     }
@@ -169,7 +174,7 @@ impl Shared {
         }
         let merged = merge.finish();
         let by = Requester::merged(SYNCHRONIZE, &merged.askers, &merged.owners);
-        self.apply(&by, merged.update).await;
+        join::apply(&self, &by, merged.update).await;
         for connected in &launched {
             connected.open();
         }
@@ -205,9 +210,10 @@ impl Shared {
     /// Starts it again after its back-off, and reports that. `lived` is the length of its last run.
     fn launch_later(self: Arc<Self>, found: Found, lived: Duration) {
         let after = self.next_restart(&found.id, lived);
-        let mut name = unknown(Kind::Launched);
+        let mut name = PluginName::unknown(Kind::Launched);
         name.id = Some(&found.id);
-        self.tell(&name, &PluginEvent::Restarting { after });
+        self.notices
+            .report(&name, &PluginEvent::Restarting { after });
         rt::spawn(self.launch_again(found, after));
     }
 

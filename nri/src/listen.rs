@@ -20,7 +20,7 @@ use crate::{
     observe::{Kind, PluginEvent, PluginName},
     pace::Pace,
     rt,
-    shared::{Shared, unknown},
+    shared::Shared,
     wire::{mux::Socket, transport::Listener},
 };
 
@@ -87,9 +87,12 @@ impl Shared {
         let identity = Identity::of(&stream);
         let name = PluginName {
             pid: identity.as_ref().ok().and_then(|identity| identity.pid),
-            ..unknown(Kind::External)
+            ..PluginName::unknown(Kind::External)
         };
-        let reject = |reason: String| self.tell(&name, &PluginEvent::Rejected { reason });
+        let reject = |reason: String| {
+            self.notices
+                .report(&name, &PluginEvent::Rejected { reason })
+        };
         let identity = match identity {
             Ok(known) => Arc::new(known),
             Err(e) => return reject(format!("cannot identify the peer: {e}")),

@@ -160,6 +160,14 @@ pub struct PluginName<'a> {
     pub pid: Option<u32>,
 }
 
+impl PluginName<'_> {
+    /// Of a plugin that has not said its name.
+    pub(crate) fn unknown(kind: Kind) -> Self {
+        let (id, pid) = (None, None);
+        Self { id, kind, pid }
+    }
+}
+
 impl std::fmt::Display for PluginName<'_> {
     /// `external:10-foo[1234]` (NRI-214).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

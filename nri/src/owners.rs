@@ -8,7 +8,11 @@
 //!
 //! Pure: no I/O, no clock. The table belongs to the merge that fills it; validators get a copy.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+};
 
 use proto_nri::{CompoundFieldOwners, Field, FieldOwners, OwningPlugins};
 
@@ -162,6 +166,14 @@ impl Owner {
             Self::Shared(ids) => ids,
         }
     }
+
+    /// The plugins that set the entry or added to it.
+    pub fn setters(&self) -> &[PluginId] {
+        match self {
+            Self::Cleared(_) => &[],
+            Self::Set(_) | Self::Shared(_) => self.plugins(),
+        }
+    }
 }
 
 /// Owners of the fields of one container.
@@ -254,13 +266,23 @@ impl ContainerOwners {
         keys.map(|(key, owner)| (key.as_str(), owner))
     }
 
-    /// Paths that `plugin` set and still owns, such as `env["DEMO"]`.
+    /// The plugins that set a field or added to it: under this key, or under any. In their order, each once.
+    pub fn setters(&self, field: Field, key: Option<&str>) -> Vec<String> {
+        let keys = self.keys(field);
+        let keyed = keys.filter(|(own, _)| key.is_none_or(|key| key == *own));
+        let keyed = keyed.map(|(_, owner)| owner);
+        names(self.owner(field).into_iter().chain(keyed))
+    }
+
+    /// The plugins that set any field or added to it. In their order, each once.
+    pub fn all_setters(&self) -> Vec<String> {
+        let keyed = self.compound.values().flat_map(BTreeMap::values);
+        names(self.simple.values().chain(keyed))
+    }
+
+    /// Paths of what `plugin` set and nobody took from it since, such as `env["DEMO"]`.
     pub fn set_by(&self, plugin: &PluginId) -> Vec<String> {
-        let mine = |owner: &Owner| match owner {
-            Owner::Set(id) => id == plugin,
-            Owner::Shared(ids) => ids.contains(plugin),
-            Owner::Cleared(_) => false,
-        };
+        let mine = |owner: &Owner| owner.setters().contains(plugin);
         let simple = self.simple.iter().filter(|(_, owner)| mine(owner));
         let mut names: Vec<_> = simple.map(|(field, _)| path(*field, None)).collect();
         for (field, keys) in &self.compound {
@@ -317,7 +339,12 @@ impl ContainerOwners {
     }
 }
 
-/// The ownership table of one operation: container id → owners of its fields (NRI-500).
+fn names<'a>(owners: impl Iterator<Item = &'a Owner>) -> Vec<String> {
+    let plugins: BTreeSet<_> = owners.flat_map(Owner::setters).collect();
+    plugins.into_iter().map(ToString::to_string).collect()
+}
+
+/// The ownership table of one operation: container id → who owns its fields (NRI-500).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners(BTreeMap<String, ContainerOwners>);
 

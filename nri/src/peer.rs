@@ -6,6 +6,7 @@ use proto_nri::{Empty, Event, ShutdownRequest, StateChangeEvent};
 use tokio::time::Instant;
 
 use crate::{
+    closing::Closing,
     mask::event_name,
     owners::PluginId,
     plugin_side::service::{Call, PluginService},
@@ -198,8 +199,8 @@ impl Peer {
         (reply.await.map(|_| R::Reply::default()), true)
     }
 
-    /// Sends Shutdown. The answer is ignored; v1alpha1 has no place for the reason.
-    pub(crate) async fn shutdown(&self, reason: &str, limit: Duration) {
+    /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
+    pub(crate) async fn shutdown(&self, reason: &Closing, limit: Duration) {
         let limit = limit.min(SHUTDOWN_LIMIT);
         let alpha = matches!(
             self,
@@ -211,7 +212,7 @@ impl Peer {
         let _: Result<Empty, _> = if alpha {
             self.ask("Shutdown", &Empty {}, limit).await
         } else {
-            let reason = reason.to_owned();
+            let reason = reason.to_string();
             self.ask("Shutdown", &ShutdownRequest { reason }, limit)
                 .await
         };

@@ -33,17 +33,7 @@ pub fn path(field: Field, key: Option<&str>) -> String {
     }
 }
 
-/// The field at this pointer, or around it.
-pub fn at(pointer: &str) -> Option<Field> {
-    let within = |field: &Field| {
-        let rest = place(*field).and_then(|place| pointer.strip_prefix(place.pointer()));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let mut all = (1..).map_while(|number| Field::try_from(number).ok());
-    all.find(within)
-}
-
-/// `None` if it is not a field.
+/// `None` for what is no field.
 pub fn place(field: Field) -> Option<Place> {
     use Place::{List, Map, Simple};
     Some(match field {

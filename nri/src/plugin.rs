@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    closing::{CloseReason, Closing},
     mask::EventMask,
     metrics::Stats,
     observe::{Kind, PluginName},
@@ -75,9 +76,9 @@ pub(crate) struct Session {
     deprecated: AtomicU32,
     /// Shared with the record of it after its end.
     pub(crate) stats: Arc<Stats>,
-    /// `Some` once it must close, with the reason for Shutdown.
-    closing: watch::Sender<Option<String>>,
-    /// True once all its resources are released.
+    /// `Some` once it is to be closed.
+    closing: watch::Sender<Option<Closing>>,
+    /// True once nothing is left of it.
     ended: watch::Sender<bool>,
     since: Instant,
 }
@@ -195,11 +196,11 @@ impl Session {
         self.deprecated.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Records the reason to close it; true the first time. An in-process plugin has then ended.
-    pub(crate) fn is_to_close(&self, reason: &str) -> bool {
+    /// Notes why it is to be closed; true the first time. An in-process plugin has ended with that.
+    pub(crate) fn is_to_close(&self, reason: &Closing) -> bool {
         let first = self.closing.send_if_modified(|closing| {
             let open = closing.is_none();
-            closing.get_or_insert_with(|| reason.to_owned());
+            closing.get_or_insert_with(|| reason.clone());
             open
         });
         self.kept.notify_one();
@@ -209,11 +210,16 @@ impl Session {
         first
     }
 
-    /// Resolves with the reason when it must close.
-    pub(crate) async fn closing(&self) -> String {
+    /// Resolves with the reason when it is to be closed.
+    pub(crate) async fn closing(&self) -> Closing {
         let mut closing = self.closing.subscribe();
-        let closing = closing.wait_for(Option::is_some).await;
-        closing.map_or_else(|_| String::new(), |why| why.clone().unwrap_or_default())
+        loop {
+            if let Some(reason) = &*closing.borrow_and_update() {
+                return reason.clone();
+            }
+            // Never an error: `self` has the sender.
+            let _ = closing.changed().await;
+        }
     }
 
     /// All its resources are released.
@@ -231,8 +237,9 @@ impl Session {
     /// It was closed on purpose, and is not restarted.
     pub(crate) fn was_dismissed(&self) -> bool {
         let closing = self.closing.borrow();
-        let reason = closing.as_deref().unwrap_or_default();
-        reason.starts_with("runtime-stopping") || reason.starts_with("instance-replaced")
+        let reason = closing.as_ref().map(|closing| closing.reason);
+        use CloseReason::{InstanceReplaced, RuntimeStopping};
+        matches!(reason, Some(RuntimeStopping | InstanceReplaced))
     }
 
     /// Time since it was configured.

@@ -37,7 +37,7 @@ impl Shared {
 
     /// See [`Metrics::render`](crate::metrics::Metrics::render).
     pub(crate) fn metrics(&self, prefix: &str) -> String {
-        self.metrics.render(prefix, &self.plugins())
+        self.notices.metrics.render(prefix, &self.plugins())
     }
 
     /// In call order, then the absent ones, then the most recently closed.
@@ -51,7 +51,7 @@ impl Shared {
                 Occupant::Gone => continue,
             });
         }
-        for session in self.shadows() {
+        for session in self.seats.shadows() {
             all.push(self.info_of(&session, PluginState::Shadowed));
         }
         let named = self.settings.plugins.iter();

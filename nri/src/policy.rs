@@ -31,6 +31,8 @@ use std::time::Duration;
 use proto_nri::{Event, FailurePolicy};
 use serde::{Deserialize, Serialize};
 
+pub use crate::closing::CloseReason;
+
 use crate::{
     mask::{EventMask, FieldMask, event_name},
     owners::PluginId,
@@ -242,14 +244,6 @@ pub enum Flow {
     Proceed,
     /// It fails with this text, which names the plugin and the event (NRI-415).
     Abort(String),
-}
-
-/// Reason for closing a plugin, given in `Shutdown` (NRI-1050).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    RequestTimeout,
-    ConnectionLost,
-    ProtocolError,
 }
 
 /// Consequences of one outcome.

@@ -14,17 +14,17 @@ use prost::Message;
 use proto_nri::{
     ContainerUpdate, RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse,
 };
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 
 use crate::{
-    identity::Identity,
-    limits::Permit,
-    observe::PluginEvent,
+    identity::{self, Identity},
+    limits::{Limits, Permit},
+    observe::{Kind, PluginEvent},
     operation,
     owners::PluginId,
-    pace,
-    shared::{NOT_PERMITTED, Shared},
-    source::{FailedUpdate, Requester},
+    pace::{self, Pace},
+    shared::Shared,
+    source::{FailedUpdate, NOT_PERMITTED, Requester},
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
     wire::version::Version,
 };
@@ -44,6 +44,24 @@ pub enum Who {
     /// Its own registration is ignored.
     Launched(PluginId),
     External(Arc<Identity>),
+}
+
+/// Bounds of what plugins may ask of the runtime.
+pub(crate) struct Admission {
+    limits: Arc<Limits>,
+    pace: Pace<PluginId>,
+    /// Of the programs of plugins that connect.
+    lookups: Arc<Semaphore>,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            limits: Arc::default(),
+            pace: Pace::of_updates(),
+            lookups: identity::lookups(),
+        }
+    }
 }
 
 /// The runtime service of one connection.
@@ -122,20 +140,23 @@ impl RuntimeService {
 
     /// Checks whether the peer may use this id.
     async fn admit(&self, id: &PluginId, identity: &Arc<Identity>) -> Result<(), Status> {
-        let Shared { settings, .. } = &*self.shared;
+        let Shared {
+            settings,
+            admission,
+            ..
+        } = &*self.shared;
         let taken = |by: &str| Err(Status::new(Code::AlreadyExists, format!("{id} is {by}")));
-        if self.shared.is_in_process(id) {
-            return taken("an in-process plugin of the runtime");
-        }
-        if self.shared.is_launched(id) {
-            return taken("a plugin that the runtime launches");
+        match self.shared.seats.reserved_for(id) {
+            Some(Kind::InProcess) => return taken("an in-process plugin of the runtime"),
+            Some(_) => return taken("a plugin that the runtime launches"),
+            None => {}
         }
         let denied = |why: String| Status::new(Code::PermissionDenied, one_line(&why));
         let rule = settings.plugin(id).peer;
-        let verified = identity.verify(&rule, &self.shared.lookups).await;
+        let verified = identity.verify(&rule, &admission.lookups).await;
         verified.map_err(|why| denied(format!("not {id}: {why}")))?;
         let named = settings.plugins.contains_key(id);
-        let permit = self.shared.limits.take(id, identity.uid, named);
+        let permit = admission.limits.take(id, identity.uid, named);
         let permit = permit.map_err(|why| Status::new(Code::ResourceExhausted, why))?;
         *self.permit.lock() = Some(permit);
         Ok(())
@@ -173,7 +194,7 @@ impl Shared {
         let mut updates = 0;
         let evictions = request.evict.len();
         if request.update.is_empty() && evictions == 0 {
-            self.pace.take(plugin, 1).await;
+            self.admission.pace.take(plugin, 1).await;
         }
         let mut asked = request.update.into_iter();
         loop {
@@ -181,7 +202,7 @@ impl Shared {
             if part.is_empty() {
                 break;
             }
-            self.pace.take(plugin, part.len()).await;
+            self.admission.pace.take(plugin, part.len()).await;
             let (granted, denied) = operation::permitted_updates(plugin, &policy, part);
             let (creating, ready): (Vec<_>, Vec<_>) = granted
                 .into_iter()
@@ -191,20 +212,20 @@ impl Shared {
             let creating = creating.into_iter();
             let creating = creating.map(|update| FailedUpdate::new(update, "being created"));
             let rejected: Vec<_> = denied.chain(creating).collect();
-            self.rejected(&by, &rejected);
+            self.notices.rejected(&by, &rejected);
             failed.extend(rejected);
             updates += ready.len();
             if !ready.is_empty() {
                 let not_applied = self.source.update(&by, ready).await;
                 not_applied
                     .iter()
-                    .for_each(|failed| self.update_failed(&by, failed));
+                    .for_each(|failed| self.notices.update_failed(&by, failed));
                 failed.extend(not_applied);
             }
         }
         let mut not_evicted = Vec::new();
         for eviction in request.evict {
-            self.pace.take(plugin, 1).await;
+            self.admission.pace.take(plugin, 1).await;
             let container = eviction.container_id;
             let done = if policy.fields.may_evict() {
                 let reason = one_line(&eviction.reason);
@@ -220,8 +241,9 @@ impl Shared {
                 });
                 let container = one_line(&container);
                 let why = format!("eviction of container {container} failed: {why}");
-                self.wish_failed(plugin, &why);
-                self.tell_of(plugin, &PluginEvent::WishFailed { container, why });
+                self.notices.wish_failed(plugin, &why);
+                self.notices
+                    .report_of(plugin, &PluginEvent::WishFailed { container, why });
             }
         }
         let event = PluginEvent::Unsolicited {
@@ -229,7 +251,7 @@ impl Shared {
             failed: failed.len(),
             evictions,
         };
-        self.tell_of(plugin, &event);
+        self.notices.report_of(plugin, &event);
         let failed = failed.into_iter().map(|failed| failed.update);
         failed.chain(not_evicted).collect()
     }

@@ -40,6 +40,7 @@ use tokio::{
 };
 
 use crate::{
+    closing::{CloseReason, Closing},
     mask::EventMask,
     owners::PluginId,
     plugin::Session,
@@ -379,10 +380,16 @@ impl Joining {
 /// A plugin cannot become active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotJoined {
-    #[error("synchronize-failed: removed from the roster meanwhile")]
+    #[error("removed from the roster meanwhile")]
     Removed,
-    #[error("synchronize-failed: events passed it by meanwhile, which did not wait for it")]
+    #[error("events passed it by meanwhile, which did not wait for it")]
     PassedBy,
+}
+
+impl From<NotJoined> for Closing {
+    fn from(error: NotJoined) -> Self {
+        CloseReason::SynchronizeFailed.because(error)
+    }
 }
 
 impl Drop for Joining {

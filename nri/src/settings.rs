@@ -3,13 +3,17 @@
 
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
+use proto_nri::Event;
 use serde::{Deserialize, Deserializer, de::Error as _};
+use tokio::time::Instant;
 
 use crate::{
+    annotation::{effective_annotation, go_bool},
     identity::PeerRule,
     mask::{EventMask, FieldMask},
     owners::PluginId,
-    policy::{OnDenied, OnTimeout, PluginPolicy},
+    policy::{Class, OnDenied, OnTimeout, PluginPolicy},
+    wire::event::HookRequest,
 };
 
 /// Default socket of runtimes.
@@ -207,6 +211,19 @@ impl Timeouts {
         let part = policy.sync_timeout.unwrap_or(self.sync);
         (part, self.sync_total.unwrap_or(part * 3))
     }
+
+    /// For all parts of Synchronize, at the plugin that may take longest.
+    pub(crate) fn longest_join(&self, settings: &Settings) -> Duration {
+        let all = settings.plugins.values().chain([&settings.other_plugins]);
+        let totals = all.map(|settings| self.sync_of(&settings.policy).1);
+        totals.max().unwrap_or_default()
+    }
+
+    /// When the operation must have its answers, of all plugins together. Teardown and notifications have no limit.
+    pub(crate) fn deadline_of(&self, event: Event) -> Option<Instant> {
+        let limit = self.operation?;
+        (Class::of(event) == Class::Setup).then(|| Instant::now() + limit)
+    }
 }
 
 /// All settings of a runtime for NRI.
@@ -277,6 +294,16 @@ impl Settings {
     pub fn plugin(&self, id: &PluginId) -> PluginSettings {
         let own = self.plugins.get(id);
         own.unwrap_or(&self.other_plugins).clone()
+    }
+
+    /// Whether the pod's annotation lets the request pass without required plugins.
+    pub(crate) fn is_exempt<R: HookRequest>(&self, request: &R) -> bool {
+        let key = self.tolerate_missing_annotation.as_ref();
+        let (Some(key), Some(pod)) = (key, request.pod()) else {
+            return false;
+        };
+        let container = request.container().map_or("", |c| c.name.as_str());
+        effective_annotation(pod, key, container).and_then(go_bool) == Some(true)
     }
 }
 

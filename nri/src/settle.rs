@@ -77,7 +77,10 @@ pub(crate) fn conclude<R: HookRequest>(
     told: &mut Told,
 ) -> Flow {
     let Who { plugin, session } = who;
-    let settings = shared.settings_of(plugin, session.map(|session| &**session));
+    let settings = session.map_or_else(
+        || shared.settings.plugin(plugin),
+        |session| session.settings.clone(),
+    );
     let case = Case {
         plugin,
         event: R::EVENT,
@@ -118,8 +121,8 @@ fn settle<R: HookRequest>(
         session,
     };
     keep_or_forget(shared, who, request, &delivery.outcome, verdict.journal);
-    shared.count(event_name(delivery.event), &delivery);
-    shared.observer.delivered(&delivery);
+    shared.notices.called(event_name(delivery.event), &delivery);
+    shared.notices.delivered(&delivery);
     told.deliveries.push(delivery);
     told.failed = told.failed.take().or(verdict.failed);
     verdict.flow
@@ -151,9 +154,8 @@ fn keep_or_forget<R: HookRequest>(
     let Who { plugin, session } = who;
     let owed_by = session.filter(may_answer);
     let given_up = shared.backlog.keep(plugin, kept, tried, owed_by);
-    shared.give_up(plugin, given_up);
-    // It joined during a Remove event, and was not visited: it gets this one now, not at its next
-    // join.
+    shared.notices.dropped(plugin, given_up);
+    // It joined behind the back of a Remove event, and was not visited: it gets this one now, not when it joins again.
     let slots = shared.roster.slots();
     let behind = slots
         .iter()
@@ -171,10 +173,9 @@ pub(crate) fn close_if_due(shared: &Shared, session: &Arc<Session>, verdict: &Ve
     };
     let what = verdict.log.as_deref().unwrap_or_default();
     let limit = shared.timeouts().request_of(&session.settings.policy);
-    let (token, within) = match close {
-        CloseReason::RequestTimeout => ("request-timeout", format!(" (limit {limit:?})")),
-        CloseReason::ConnectionLost => ("connection-lost", String::new()),
-        CloseReason::ProtocolError => ("protocol-error", String::new()),
+    let details = match close {
+        CloseReason::RequestTimeout => format!("{what} (limit {limit:?})"),
+        _ => what.to_owned(),
     };
-    shared.close(session, format!("{token}: {what}{within}"));
+    shared.close(session, close.because(details));
 }

@@ -22,6 +22,9 @@ pub struct Snapshot {
     pub containers: Vec<Container>,
 }
 
+/// Why an update outside the permissions of its plugin failed.
+pub(crate) const NOT_PERMITTED: &str = "not permitted";
+
 /// An update that could not be applied.
 #[derive(Debug, Clone)]
 pub struct FailedUpdate {

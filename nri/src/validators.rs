@@ -61,7 +61,7 @@ pub(crate) async fn validate(
         return Ok(());
     }
     let request = Arc::new(validate::request(merged, &parts));
-    let exempt = shared.is_exempt(&*request);
+    let exempt = shared.settings.is_exempt(&*request);
     let mut told = Told {
         deliveries: std::mem::take(deliveries),
         failed: None,

@@ -1,7 +1,5 @@
 //! cairn: a small CRI runtime with NRI built in. See ARCHITECTURE.md.
 
-// Not clean yet: the lint is denied in every other package.
-#![allow(clippy::match_bool)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may block"))]
 
 pub mod accept;

@@ -165,10 +165,11 @@ fn answer(
         Ok(cli) => cli,
         Err(e) => {
             let code = if e.use_stderr() { MISUSE } else { HELD };
-            // A closed standard error cannot be reported.
-            let _ = match e.use_stderr() {
-                true => write!(errors, "{e}"),
-                false => write!(out, "{e}"),
+            // Nobody is there to be told that standard error is gone.
+            let _ = if e.use_stderr() {
+                write!(errors, "{e}")
+            } else {
+                write!(out, "{e}")
             };
             return code;
         }
@@ -223,9 +224,10 @@ fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
 }
 
 fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
-    let env = match args.with_env {
-        true => Values::Kept,
-        false => Values::Redacted,
+    let env = if args.with_env {
+        Values::Kept
+    } else {
+        Values::Redacted
     };
     let runtime = tokio()?;
     let summary = runtime.block_on(async {
@@ -243,10 +245,7 @@ fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
         Ok::<_, String>(proxy.end().await)
     })?;
     say(out, &record::told(&summary, &args.file))?;
-    Ok(match summary.incomplete {
-        true => FAILED,
-        false => HELD,
-    })
+    Ok(if summary.incomplete { FAILED } else { HELD })
 }
 
 fn run_replay(args: &Replay, out: &mut dyn Write, paint: Paint) -> Result<u8, String> {

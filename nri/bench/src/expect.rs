@@ -204,18 +204,20 @@ impl Expected {
             }
             Self::Eviction(name, reason) => {
                 let mut all = came.evictions.iter();
-                match all.any(|(of, why)| of == name && why.contains(reason)) {
-                    true => Vec::new(),
-                    false => none(&format!("eviction of container {name} with {reason:?}")),
+                if all.any(|(of, why)| of == name && why.contains(reason)) {
+                    Vec::new()
+                } else {
+                    none(&format!("eviction of container {name} with {reason:?}"))
                 }
             }
             Self::Events(wanted) => {
                 let others = came.joined.iter().filter(|events| *events != wanted);
-                match came.joined.is_empty() {
-                    true => none("subscription"),
-                    false => others
+                if came.joined.is_empty() {
+                    none("subscription")
+                } else {
+                    others
                         .map(|events| format!("events = \"{events}\": expected \"{wanted}\""))
-                        .collect(),
+                        .collect()
                 }
             }
             Self::Protocol(wanted) => {

@@ -10,8 +10,6 @@
 //!
 //! [docs/bench.md](../../../docs/bench.md) is for users.
 #![forbid(unsafe_code)]
-// The lint is denied in every other package; this one still has findings.
-#![allow(clippy::match_bool)]
 
 mod adjustment;
 mod changes;

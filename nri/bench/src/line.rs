@@ -11,9 +11,10 @@ pub(crate) fn quoted(text: &str) -> String {
 /// A key, quoted if necessary.
 pub(crate) fn key(text: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    match !text.is_empty() && text.chars().all(bare) {
-        true => text.to_owned(),
-        false => quoted(text),
+    if !text.is_empty() && text.chars().all(bare) {
+        text.to_owned()
+    } else {
+        quoted(text)
     }
 }
 

@@ -68,6 +68,16 @@ impl Keyed for KeyValue {
     }
 }
 
+/// One field of the request that later plugins see, and of the reply that the runtime gets.
+pub(super) struct Both<'a, T> {
+    pub(super) request: &'a mut T,
+    pub(super) reply: &'a mut T,
+}
+
+pub(super) fn both<'a, T>(request: &'a mut T, reply: &'a mut T) -> Both<'a, T> {
+    Both { request, reply }
+}
+
 /// What one plugin claims of one container.
 pub(super) struct Claims<'a> {
     pub(super) owners: &'a mut ContainerOwners,
@@ -156,8 +166,9 @@ impl Claims<'_> {
     pub(super) fn list<T: Keyed + Clone>(
         &mut self,
         entries: Vec<T>,
-        (request, reply): (&mut Vec<T>, &mut Vec<T>),
+        both: Both<'_, Vec<T>>,
     ) -> Result<(), MergeError> {
+        let Both { request, reply } = both;
         let taken = self.take(entries)?;
         drop_keys(request, &taken.keys);
         request.extend(taken.set().cloned());
@@ -172,8 +183,9 @@ impl Claims<'_> {
         &mut self,
         field: Field,
         entries: BTreeMap<String, V>,
-        (request, reply): (&mut BTreeMap<String, V>, &mut BTreeMap<String, V>),
+        both: Both<'_, BTreeMap<String, V>>,
     ) -> Result<(), MergeError> {
+        let Both { request, reply } = both;
         for key in entries.keys().filter_map(|key| removal(key)) {
             self.owners.clear_key(self.plugin, field, key);
             request.remove(key);
@@ -199,8 +211,9 @@ impl Claims<'_> {
         &mut self,
         field: Field,
         value: Option<T>,
-        (request, reply): (&mut Option<T>, &mut Option<T>),
+        both: Both<'_, Option<T>>,
     ) -> Result<(), MergeError> {
+        let Both { request, reply } = both;
         if value.is_some() {
             self.claim(field)?;
             request.clone_from(&value);

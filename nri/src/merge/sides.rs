@@ -12,7 +12,7 @@ use proto_nri::{
 
 use super::{
     error::MergeError,
-    keyed::{self, Claims},
+    keyed::{self, Both, Claims, both},
     resources,
 };
 use crate::{adjust::extend_hooks, owners::removal};
@@ -39,9 +39,9 @@ impl Sides<'_> {
             args,
         } = adjust;
         let (request, reply) = (&mut *self.request, &mut *self.reply);
-        let sides = (&mut request.annotations, &mut reply.annotations);
+        let sides = both(&mut request.annotations, &mut reply.annotations);
         self.claims.map(Field::Annotations, annotations, sides)?;
-        let sides = (&mut request.mounts, &mut reply.mounts);
+        let sides = both(&mut request.mounts, &mut reply.mounts);
         self.claims.list(mounts, sides)?;
         self.env(env)?;
         self.args(args)?;
@@ -114,7 +114,7 @@ impl Sides<'_> {
         let claims = &mut self.claims;
         let request = self.request.linux.get_or_insert_default();
         let reply = self.reply.linux.get_or_insert_default();
-        claims.list(devices, (&mut request.devices, &mut reply.devices))?;
+        claims.list(devices, both(&mut request.devices, &mut reply.devices))?;
         let resources = resources.unwrap_or_default();
         resources::claim(claims.owners, claims.plugin, &resources)?;
         let shown = request.resources.get_or_insert_default();
@@ -125,25 +125,26 @@ impl Sides<'_> {
             request.cgroups_path.clone_from(&cgroups_path);
             reply.cgroups_path = cgroups_path;
         }
-        let sides = (&mut request.oom_score_adj, &mut reply.oom_score_adj);
+        let sides = both(&mut request.oom_score_adj, &mut reply.oom_score_adj);
         claims.whole(Field::OomScoreAdj, oom_score_adj, sides)?;
-        let sides = (&mut request.io_priority, &mut reply.io_priority);
+        let sides = both(&mut request.io_priority, &mut reply.io_priority);
         claims.whole(Field::IoPriority, io_priority, sides)?;
-        let sides = (&mut request.seccomp_policy, &mut reply.seccomp_policy);
+        let sides = both(&mut request.seccomp_policy, &mut reply.seccomp_policy);
         claims.whole(Field::SeccompPolicy, seccomp_policy, sides)?;
-        let sides = (&mut request.namespaces, &mut reply.namespaces);
+        let sides = both(&mut request.namespaces, &mut reply.namespaces);
         claims.namespaces(namespaces, sides)?;
-        let sides = (&mut request.sysctl, &mut reply.sysctl);
+        let sides = both(&mut request.sysctl, &mut reply.sysctl);
         claims.map(Field::Sysctl, sysctl, sides)?;
-        let sides = (&mut request.net_devices, &mut reply.net_devices);
+        let sides = both(&mut request.net_devices, &mut reply.net_devices);
         claims.map(Field::LinuxNetDevices, net_devices, sides)?;
-        let sides = (&mut request.scheduler, &mut reply.scheduler);
+        let sides = both(&mut request.scheduler, &mut reply.scheduler);
         claims.whole(Field::LinuxSched, scheduler, sides)?;
         let original = self.pristine.linux.as_ref().and_then(|l| l.rdt.as_ref());
-        let sides = (&mut request.rdt, &mut reply.rdt);
+        let sides = both(&mut request.rdt, &mut reply.rdt);
         claims.rdt(rdt.unwrap_or_default(), original, sides)?;
         // LinuxContainer has no field for it: later plugins cannot be shown it (NRI-520).
-        let sides = (&mut None, &mut reply.memory_policy);
+        let mut hidden = None;
+        let sides = both(&mut hidden, &mut reply.memory_policy);
         claims.whole(Field::MemoryPolicy, memory_policy, sides)
     }
 
@@ -178,8 +179,9 @@ impl Claims<'_> {
     fn namespaces(
         &mut self,
         namespaces: Vec<LinuxNamespace>,
-        (request, reply): (&mut Vec<LinuxNamespace>, &mut Vec<LinuxNamespace>),
+        both: Both<'_, Vec<LinuxNamespace>>,
     ) -> Result<(), MergeError> {
+        let Both { request, reply } = both;
         let mut types = BTreeSet::new();
         for namespace in &namespaces {
             let kind = removal(&namespace.r#type).unwrap_or(&namespace.r#type);
@@ -199,8 +201,9 @@ impl Claims<'_> {
         &mut self,
         rdt: LinuxRdt,
         original: Option<&LinuxRdt>,
-        (request, reply): (&mut Option<LinuxRdt>, &mut Option<LinuxRdt>),
+        both: Both<'_, Option<LinuxRdt>>,
     ) -> Result<(), MergeError> {
+        let Both { request, reply } = both;
         let LinuxRdt {
             clos_id,
             schemata,

@@ -4,7 +4,7 @@ use nri::{
     adjust::{Adjust, SetResources, Strip},
     mask::{BadMask, EventMask, FieldMask},
     merge::CreateMerge,
-    owners::{BadPluginId, Owner, Owners, PluginId},
+    owners::{BadPluginId, ContainerOwners, Owner, Owners, PluginId},
     permit::Restrict,
 };
 use proto_nri::{
@@ -123,6 +123,25 @@ fn owners_read_back_as_they_were_written() {
     ] {
         assert_eq!(owner.to_string().parse(), Ok(owner));
     }
+}
+
+#[test]
+fn those_that_removed_a_field_did_not_set_it() {
+    let (a, b) = (plugin("10-a"), plugin("20-b"));
+    let mut owners = ContainerOwners::new("c1");
+    owners.claim(&a, Field::OomScoreAdj).expect("free");
+    owners.share(&b, Field::OciHooks);
+    owners.share(&a, Field::OciHooks);
+    owners.claim_key(&b, Field::Mounts, "/x").expect("free");
+    owners.claim_key(&a, Field::Mounts, "/y").expect("free");
+    owners.clear_key(&plugin("30-c"), Field::Mounts, "/z");
+    assert_eq!(owners.setters(Field::OomScoreAdj, None), ["10-a"]);
+    assert_eq!(owners.setters(Field::OciHooks, None), ["10-a", "20-b"]);
+    assert_eq!(owners.setters(Field::Mounts, Some("/x")), ["20-b"]);
+    assert_eq!(owners.setters(Field::Mounts, None), ["10-a", "20-b"]);
+    assert!(owners.setters(Field::Mounts, Some("/z")).is_empty());
+    assert!(owners.setters(Field::Args, None).is_empty());
+    assert_eq!(owners.all_setters(), ["10-a", "20-b"]);
 }
 
 #[test]

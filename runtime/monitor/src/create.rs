@@ -147,7 +147,7 @@ impl Creation {
             .find(|e| !e.contains("BrokenChannel"))
             .or(self.errors.first());
         match (cause, &self.failed) {
-            (Some(first), Some(last)) if first != last => format!("{first} ({last})"),
+            (Some(first), Some(last)) if !last.contains(first) => format!("{first} ({last})"),
             (Some(text), _) | (None, Some(text)) => text.clone(),
             (None, None) => otherwise.to_owned(),
         }

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{EXIT, Exit, PID, Pid};
-use cairn_monitor::stat::start_time;
 use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::{has_hooks, notify, run_hooks};
 use crate::output;
-use crate::server::{After, Asker, DRAIN, Server};
+use crate::peer::Asker;
+use crate::server::{After, DRAIN, Server};
 use crate::session::Outcome;
 use crate::target::Target;
 
@@ -70,19 +70,24 @@ impl Server {
                 .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
                 .and_then(|terminal| self.adopt(pid, terminal))
                 .map_err(|e| format!("take over init: {e}")),
-            (None, Some(status)) => {
-                Err(creation.why(&format!("cairn-create ended with code {}", status.code)))
-            }
+            (None, Some(status)) => Err(creation.why(&match status.signal {
+                0 => format!(
+                    "the helper cairn-create failed with exit code {}",
+                    status.code
+                ),
+                signal => format!("the helper cairn-create was killed by signal {signal}"),
+            })),
             (None, None) => return,
         };
-        let Some(asker) = self.waits_for_create.take() else {
+        let Some(asker) = self.waits.take() else {
             return;
         };
         match result {
             Ok(pid) => {
                 self.phase = Phase::Created;
-                let start_time = self.start_time;
-                self.send_event(asker, Event::Created { pid, start_time }, Vec::new());
+                let start_time = self.target.as_ref().map_or(0, |t| t.start_time);
+                self.clients
+                    .send(asker, Event::Created { pid, start_time }, Vec::new());
                 // Init may have ended before its pid was reported.
                 if let Some(at) = self.strays.iter().position(|(p, _)| *p == pid) {
                     let (_, status) = self.strays.remove(at);
@@ -93,21 +98,20 @@ impl Server {
             Err(text) => {
                 self.phase = Phase::Empty;
                 self.creation = None;
-                self.fail(asker, text);
+                self.clients.fail(asker, text);
             }
         }
     }
 
     fn adopt(&mut self, pid: i32, terminal: Option<OwnedFd>) -> io::Result<i32> {
         let target = Target::new(pid)?;
-        self.start_time = start_time(pid)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?
             .trim()
             .to_owned();
         let monitor = std::process::id() as i32;
         let text = Pid {
             pid,
-            start_time: self.start_time,
+            start_time: target.start_time,
             boot_id,
             monitor,
         }
@@ -116,9 +120,9 @@ impl Server {
         fs::write(TEMPORARY, text)?;
         fs::rename(TEMPORARY, PID)?;
         if let Some(master) = terminal {
-            self.output
-                .add(Stream::Stdout, sys::dup_above(master.as_fd(), 3)?, true)?;
-            self.stdin = Some(master);
+            let output = &mut self.streams.output;
+            output.add(Stream::Stdout, sys::dup_above(master.as_fd(), 3)?, true)?;
+            self.streams.stdin = Some(master);
         }
         self.target = Some(target);
         Ok(pid)
@@ -146,19 +150,19 @@ impl Server {
         if result.is_err() {
             self.started = false;
         }
-        let Some(asker) = self.waits_for_start.take() else {
+        let Some(asker) = self.waits.take() else {
             return;
         };
         match result {
             Ok(()) => self.hooks_then(asker, After::Start),
-            Err(text) => self.fail(asker, text),
+            Err(text) => self.clients.fail(asker, text),
         }
     }
 
     /// Runs the OCI hooks of this point, if the container has any; then answers.
     pub(crate) fn hooks_then(&mut self, asker: Asker, after: After) {
         if self.hooking.is_some() {
-            return self.fail(asker, "OCI hooks are running");
+            return self.clients.fail(asker, "OCI hooks are running");
         }
         let point = match after {
             After::Start => "poststart",
@@ -183,7 +187,7 @@ impl Server {
                 self.delete()
             }
         };
-        self.answer(asker, result);
+        self.clients.answer(asker, result);
     }
 
     pub(crate) fn check_exec(&mut self, session: u32) {
@@ -201,9 +205,9 @@ impl Server {
                     pid,
                     streams,
                 };
-                self.send_event(asker, started, fds);
+                self.clients.send(asker, started, fds);
             }
-            Outcome::Failed(text) => self.fail(asker, text),
+            Outcome::Failed(text) => self.clients.fail(asker, text),
         }
         let exec = &self.execs[at];
         // Reported last: the joiner, also in the container's cgroups, may end after the exec.
@@ -220,7 +224,7 @@ impl Server {
                     signal,
                     timed_out,
                 };
-                self.send_event(asker, exited, Vec::new());
+                self.clients.send(asker, exited, Vec::new());
             }
         }
     }
@@ -231,11 +235,11 @@ impl Server {
         self.check_start();
         let _ = self.cgroups.kill_all(); // delete retries
         self.ended = Some((status, finished_at, Instant::now() + DRAIN));
-        self.stdin = None;
+        self.streams.stdin = None;
     }
 
     pub(crate) fn record_exit(&mut self, status: Status, finished_at: u64) {
-        let log_lost = self.output.close();
+        let log_lost = self.streams.output.close();
         let exit = Exit {
             code: status.code,
             signal: status.signal,
@@ -250,10 +254,7 @@ impl Server {
         }
         self.exit = Some(exit);
         self.phase = Phase::Exited;
-        let ids: Vec<u64> = self.peers.iter().map(|p| p.id).collect();
-        for id in ids {
-            self.send_event((id, 0), Event::Exited(exit), Vec::new());
-        }
+        self.clients.send_all(&Event::Exited(exit));
     }
 }
 

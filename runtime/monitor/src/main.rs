@@ -25,6 +25,7 @@ mod purge;
 mod request;
 mod server;
 mod session;
+mod streams;
 mod target;
 
 use std::fs::{self, File};

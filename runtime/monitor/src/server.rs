@@ -2,71 +2,56 @@
 //!
 //! No call blocks: slow events (the helper, execve, dying processes) are awaited in `poll`.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cairn_monitor::cgroup::{self, Cgroups};
-use cairn_monitor::cgroup_tree::ignore_missing;
 use cairn_monitor::codec::VERSION;
-use cairn_monitor::record::{CTL, Exit, Launch};
+use cairn_monitor::record::{Exit, Launch};
 use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::Creation;
 use crate::output::Output;
-use crate::peer::Peer;
+use crate::peer::{Asker, Clients};
 use crate::purge::purge;
 use crate::session::Exec;
+use crate::streams::{Attached, Streams};
 use crate::target::Target;
 
 /// Limit for draining output after init has exited and its cgroup was killed.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
-/// Limit of concurrent connections.
-const PEERS: usize = 16;
-
-/// The connection and the request that wait for an answer.
-pub(crate) type Asker = (u64, u32);
-
 /// The monitor. It alone owns its fields; requests (`request.rs`) change them through its methods.
 pub(crate) struct Server {
     pub(crate) launch: Launch,
     pub(crate) cgroups: Cgroups,
     pub(crate) phase: Phase,
-    pub(crate) output: Output,
+    pub(crate) clients: Clients,
+    pub(crate) streams: Streams,
     pub(crate) execs: Vec<Exec>,
-    pub(crate) next_number: u32,
+    pub(crate) next_session: u32,
+    /// Groups of ended execs with running background children.
+    pub(crate) leftovers: Vec<cgroup::Session>,
     /// The mount namespace to build the container in, until `create` takes it.
     pub(crate) mounts: Option<OwnedFd>,
     pub(crate) creation: Option<Creation>,
+    /// The request to create the container, or to start it.
+    pub(crate) waits: Option<Asker>,
     pub(crate) target: Option<Target>,
-    /// The write end of the container's stdin, or its terminal's master.
-    pub(crate) stdin: Option<OwnedFd>,
-    /// Attach sessions: id, connection, with stdin.
-    pub(crate) attached: Vec<(u32, u64, bool)>,
-    pub(crate) waits_for_create: Option<Asker>,
-    pub(crate) waits_for_start: Option<Asker>,
     /// Running OCI hooks: the helper's pid, the request to answer, and the step after them.
     pub(crate) hooking: Option<(i32, Asker, After)>,
     /// The poststop hooks have run.
     pub(crate) stopped: bool,
     /// Deleted: the monitor ends when the answer is sent.
     pub(crate) over: bool,
-    pub(crate) start_time: u64,
     pub(crate) started: bool,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) next_peer: u64,
-    pub(crate) listener: UnixListener,
     pub(crate) signals: OwnedFd,
     /// Children reaped before their role was known: init can die before its pid is reported.
     pub(crate) strays: Vec<(i32, Status)>,
     /// Init's status, its end time, and the deadline for draining its output.
     pub(crate) ended: Option<(Status, u64, Instant)>,
     pub(crate) exit: Option<Exit>,
-    /// Groups of ended execs with running background children.
-    pub(crate) leftovers: Vec<cgroup::Session>,
 }
 
 /// The step after OCI hooks.
@@ -80,7 +65,7 @@ pub(crate) enum After {
 enum Token {
     Signals,
     Listener,
-    Peer(u64),
+    Client(u64),
     Report,
     Status,
     Read(RawFd),
@@ -93,48 +78,40 @@ impl Server {
         // First: it is the likeliest to fail, and leaves nothing behind.
         let output = Output::new(launch.log_path.as_deref(), launch.max_log_line)?;
         let signals = sys::child_signal_fd()?;
-        ignore_missing(fs::remove_file(CTL))?;
-        let listener = UnixListener::bind(CTL)?;
-        listener.set_nonblocking(true)?;
         let mut server = Server {
             cgroups: Cgroups::new(&launch.cgroups),
             launch,
             phase: Phase::Empty,
-            output,
+            clients: Clients::listen()?,
+            streams: Streams::new(output),
             execs: Vec::new(),
-            next_number: 1,
+            next_session: 1,
+            leftovers: Vec::new(),
             mounts: Some(mounts),
             creation: None,
+            waits: None,
             target: None,
-            stdin: None,
-            attached: Vec::new(),
-            waits_for_create: None,
-            waits_for_start: None,
             hooking: None,
             stopped: false,
             over: false,
-            start_time: 0,
             started: false,
-            peers: Vec::new(),
-            next_peer: 1,
-            listener,
             signals,
             strays: Vec::new(),
             ended: None,
             exit: None,
-            leftovers: Vec::new(),
         };
-        server.admit(daemon)?;
+        let hello = server.hello();
+        server.clients.admit(daemon, hello)?;
         Ok(server)
     }
 
     /// Runs until the container is deleted, or abandoned before its start.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            if self.over && self.peers.iter().all(|p| !p.has_output()) {
+            if self.over && !self.clients.has_output() {
                 return Ok(());
             }
-            if self.peers.is_empty() && !self.started && self.exit.is_none() {
+            if self.clients.is_empty() && !self.started && self.exit.is_none() {
                 // Answers in flight do not matter: the daemon rolls back by its own record.
                 return purge(&self.cgroups);
             }
@@ -159,10 +136,10 @@ impl Server {
             tokens.push(token);
         };
         // Output before SIGCHLD, so that output of a process is read before its end is known.
-        for fd in self.output.readable() {
+        for fd in self.streams.output.readable() {
             add(fd, libc::POLLIN, Token::Read(fd));
         }
-        for fd in self.output.writable() {
+        for fd in self.streams.output.writable() {
             add(fd, libc::POLLOUT, Token::Write(fd));
         }
         if let Some(creation) = &self.creation {
@@ -179,16 +156,12 @@ impl Server {
                 .for_each(|fd| add(fd, libc::POLLIN, token));
         }
         add(self.signals.as_raw_fd(), libc::POLLIN, Token::Signals);
-        for peer in &self.peers {
-            let events = if peer.has_output() {
-                libc::POLLIN | libc::POLLOUT
-            } else {
-                libc::POLLIN
-            };
-            add(peer.fd(), events, Token::Peer(peer.id));
+        for (fd, client, has_output) in self.clients.connections() {
+            let output = if has_output { libc::POLLOUT } else { 0 };
+            add(fd, libc::POLLIN | output, Token::Client(client));
         }
-        if self.peers.len() < PEERS {
-            add(self.listener.as_raw_fd(), libc::POLLIN, Token::Listener);
+        if let Some(fd) = self.clients.listener_fd() {
+            add(fd, libc::POLLIN, Token::Listener);
         }
         (fds, tokens)
     }
@@ -199,7 +172,11 @@ impl Server {
             .ended
             .filter(|_| self.exit.is_none())
             .map(|(_, _, until)| until);
-        match execs.chain(drain).chain(self.output.deadline()).min() {
+        match execs
+            .chain(drain)
+            .chain(self.streams.output.deadline())
+            .min()
+        {
             None => -1,
             Some(at) => {
                 let left = at.saturating_duration_since(Instant::now());
@@ -212,101 +189,49 @@ impl Server {
     fn handle(&mut self, token: Token, events: i16) {
         match token {
             Token::Read(fd) => {
-                self.output.read(fd, self.ended.is_some());
+                self.streams.output.read(fd, self.ended.is_some());
             }
-            Token::Write(fd) => self.output.write(fd),
+            Token::Write(fd) => self.streams.output.write(fd),
             Token::Report => self.check_creation(None),
             Token::Status => self.check_start(),
             Token::Exec(session) => self.check_exec(session),
             Token::Signals => self.reap(),
             Token::Listener => {
-                if let Ok((socket, _)) = self.listener.accept() {
-                    let _ = self.admit(socket.into()); // the client may have hung up
-                }
+                let hello = self.hello();
+                self.clients.accept(hello);
             }
-            Token::Peer(id) => self.serve(id, events),
-        }
-    }
-
-    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let id = self.next_peer;
-        self.next_peer += 1;
-        self.peers.push(Peer::new(id, socket)?);
-        let hello = Event::Hello {
-            version: VERSION,
-            phase: self.phase,
-            pid: self.target.as_ref().map_or(0, |t| t.pid),
-            start_time: self.start_time,
-            exit: self.exit,
-        };
-        self.send_event((id, 0), hello, Vec::new());
-        Ok(())
-    }
-
-    fn serve(&mut self, id: u64, events: i16) {
-        let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) else {
-            return;
-        };
-        if events & libc::POLLOUT != 0 && peer.flush().is_err() {
-            return self.disconnect(id);
-        }
-        if events & !libc::POLLOUT == 0 {
-            return;
-        }
-        match peer.read() {
-            Ok(requests) => {
-                for (request_id, request) in requests {
+            Token::Client(id) => {
+                for (number, request) in self.clients.serve(id, events) {
                     match request {
-                        Ok(request) => self.request((id, request_id), request),
-                        Err(text) => self.fail((id, request_id), text),
+                        Ok(request) => self.request((id, number), request),
+                        Err(text) => self.clients.fail((id, number), text),
                     }
                 }
             }
-            Err(_) => self.disconnect(id),
         }
     }
 
-    /// Removes a disconnected client and its attach sessions. Its execs continue.
-    fn disconnect(&mut self, id: u64) {
-        self.peers.retain(|p| p.id != id);
-        let ended: Vec<u32> = self
-            .attached
-            .iter()
-            .filter(|a| a.1 == id)
-            .map(|a| a.0)
-            .collect();
-        ended
-            .into_iter()
-            .for_each(|attach_id| self.detach(attach_id));
-    }
-
-    pub(crate) fn send_event(&mut self, (peer, request): Asker, event: Event, fds: Vec<OwnedFd>) {
-        let Some(found) = self.peers.iter_mut().find(|p| p.id == peer) else {
-            return;
-        };
-        if found.send(request, &event, fds).is_err() {
-            self.disconnect(peer);
+    fn hello(&self) -> Event {
+        let target = self.target.as_ref();
+        let (pid, start_time) = target.map_or((0, 0), |t| (t.pid, t.start_time));
+        Event::Hello {
+            version: VERSION,
+            phase: self.phase,
+            pid,
+            start_time,
+            exit: self.exit,
         }
-    }
-
-    pub(crate) fn answer(&mut self, asker: Asker, done: Result<(), String>) {
-        match done {
-            Ok(()) => self.send_event(asker, Event::Done, Vec::new()),
-            Err(text) => self.fail(asker, text),
-        }
-    }
-
-    pub(crate) fn fail(&mut self, asker: Asker, text: impl Into<String>) {
-        self.send_event(asker, Event::Failed { text: text.into() }, Vec::new());
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
+        let is_lost = |session: &Attached| !self.clients.is_connected(session.peer);
+        self.streams.detach(is_lost, &self.launch);
         self.execs.iter_mut().for_each(|e| e.tick(now));
-        self.output.tick();
+        self.streams.output.tick();
         if let Some((status, finished_at, until)) = self.ended
             && self.exit.is_none()
-            && (self.output.ended() || until <= now)
+            && (self.streams.output.ended() || until <= now)
         {
             self.record_exit(status, finished_at);
         }

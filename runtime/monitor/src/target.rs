@@ -5,12 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
+use cairn_monitor::stat::start_time;
 use cairn_monitor::sys;
 use rustix::thread::ThreadNameSpaceType;
 
 /// Read once, when the container is created.
 pub(crate) struct Target {
     pub(crate) pid: i32,
+    pub(crate) start_time: u64,
     pub(crate) pidfd: OwnedFd,
     /// Namespaces that differ from the monitor's, for setns(2).
     pub(crate) kinds: ThreadNameSpaceType,
@@ -39,6 +41,7 @@ impl Target {
         let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map"))?;
         Ok(Target {
             pid,
+            start_time: start_time(pid)?,
             pidfd,
             kinds,
             uid_map,

@@ -163,9 +163,12 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
 /// # Errors
 /// One line for the user.
 pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
-    let failed = |status: tonic::Status| match is_unserved(&status) {
-        true => "this runtime does not verify images".to_owned(),
-        false => said(status),
+    let failed = |status: tonic::Status| {
+        if is_unserved(&status) {
+            "this runtime does not verify images".to_owned()
+        } else {
+            said(status)
+        }
     };
     let request = VerifyImagesRequest {
         images: arguments.images,

@@ -65,9 +65,10 @@ pub(super) fn table(images: &[Image]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     for image in images {
         let nameless = [nameless(image)];
-        let names = match image.tags.is_empty() {
-            true => &nameless[..],
-            false => &image.tags[..],
+        let names = if image.tags.is_empty() {
+            &nameless[..]
+        } else {
+            &image.tags[..]
         };
         rows.extend(names.iter().map(|name| {
             [

@@ -46,8 +46,9 @@ pub async fn gc(arguments: NetworkGc) -> Result<bool, String> {
 }
 
 fn unlisted(status: tonic::Status) -> String {
-    match is_unserved(&status) {
-        true => "this runtime cannot list networks: only cairn can".to_owned(),
-        false => said(status),
+    if is_unserved(&status) {
+        "this runtime cannot list networks: only cairn can".to_owned()
+    } else {
+        said(status)
     }
 }

@@ -65,9 +65,10 @@ pub(super) fn collected(collected: &[CollectedNetwork], dry_run: bool) -> String
         })
         .collect();
     rows.sort_by_key(|row| row[1].is_empty());
-    let nothing = match of_pods {
-        true => "",
-        false => "nothing is left of pods that are gone\n",
+    let nothing = if of_pods {
+        ""
+    } else {
+        "nothing is left of pods that are gone\n"
     };
     nothing.to_owned() + &lines(&rows)
 }

@@ -91,10 +91,7 @@ fn id(plugin: &Plugin) -> String {
 
 fn row(plugin: &Plugin) -> [String; HEAD.len()] {
     let dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
-    let number = |n: u64, shown: bool| match shown {
-        true => n.to_string(),
-        false => "-".to_owned(),
-    };
+    let number = |n: u64, shown: bool| if shown { n.to_string() } else { "-".to_owned() };
     let known = !plugin.kind.is_empty();
     let time = |ns| match plugin.calls {
         0 => "-".to_owned(),

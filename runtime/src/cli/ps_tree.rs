@@ -136,9 +136,10 @@ fn container(listed: Listed) -> Container {
             cri::ContainerState::ContainerUnknown => "unknown",
         },
         attempt: metadata.attempt,
-        image: match image.user_specified_image.is_empty() {
-            true => image.image,
-            false => image.user_specified_image,
+        image: if image.user_specified_image.is_empty() {
+            image.image
+        } else {
+            image.user_specified_image
         },
         image_id: container.image_id,
         created_at_ns: status.created_at,
@@ -154,9 +155,10 @@ fn container(listed: Listed) -> Container {
 /// The table for people. `all`: nothing was left out.
 pub(super) fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String {
     if pods.is_empty() {
-        let text = match all {
-            true => "there is no pod\n",
-            false => "no pod is ready, and no container runs; --all shows those that ended\n",
+        let text = if all {
+            "there is no pod\n"
+        } else {
+            "no pod is ready, and no container runs; --all shows those that ended\n"
         };
         return text.to_owned();
     }
@@ -166,9 +168,10 @@ pub(super) fn table(pods: &[Pod], now_ns: i64, all: bool, color: bool) -> String
         rows.push(row_of_pod(pod, now_ns));
         tints.push(tint(pod.state, None));
         for (number, container) in pod.containers.iter().enumerate() {
-            let branch = match number + 1 == pod.containers.len() {
-                true => "└─ ",
-                false => "├─ ",
+            let branch = if number + 1 == pod.containers.len() {
+                "└─ "
+            } else {
+                "├─ "
             };
             rows.push(row_of_container(container, branch, now_ns));
             tints.push(tint(container.state, container.exit_code));
@@ -205,9 +208,10 @@ fn since(then_ns: i64, now_ns: i64) -> String {
 }
 
 fn row_of_pod(pod: &Pod, now_ns: i64) -> [String; HEAD.len()] {
-    let name = match pod.name.is_empty() {
-        true => "unknown pod".to_owned(),
-        false => clean(&format!("{}/{}", pod.namespace, pod.name)),
+    let name = if pod.name.is_empty() {
+        "unknown pod".to_owned()
+    } else {
+        clean(&format!("{}/{}", pod.namespace, pod.name))
     };
     [
         name,
@@ -236,13 +240,15 @@ fn row_of_container(container: &Container, branch: &str, now_ns: i64) -> [String
         (Some(pid), _) => format!("pid {pid} {reason}"),
         _ => reason.to_owned(),
     };
-    let image = match container.image.starts_with("sha256:") {
-        true => short_id(&container.image),
-        false => &container.image,
+    let image = if container.image.starts_with("sha256:") {
+        short_id(&container.image)
+    } else {
+        &container.image
     };
-    let name = match container.name.is_empty() {
-        true => "unknown",
-        false => &container.name,
+    let name = if container.name.is_empty() {
+        "unknown"
+    } else {
+        &container.name
     };
     [
         format!("{branch}{}", clean(name)),

@@ -192,9 +192,10 @@ fn plugins(all: &[Plugin]) -> Vec<Finding> {
 fn plugin(plugin: &Plugin) -> Option<Finding> {
     let id = format!("{}-{}", plugin.index, plugin.name);
     let since = age(plugin.since_ns);
-    let last = match plugin.last_error.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", plugin.last_error),
+    let last = if plugin.last_error.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", plugin.last_error)
     };
     let finding = match plugin.state.as_str() {
         "absent" if plugin.required => Finding::fails(
@@ -278,9 +279,10 @@ fn directory(directory: &Directory) -> Finding {
     let of = |part: u64, whole: u64| u128::from(part) * 100 / u128::from(whole.max(1));
     let few = counted && of(directory.free_inodes, directory.inodes) < FEW_INODES.into();
     let little = of(free, all) < LITTLE.into();
-    let found = match few {
-        true => format!("{found}, {} inodes", directory.free_inodes),
-        false => found,
+    let found = if few {
+        format!("{found}, {} inodes", directory.free_inodes)
+    } else {
+        found
     };
     let remedy = match what {
         "state" => {

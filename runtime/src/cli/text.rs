@@ -76,9 +76,10 @@ pub fn with(message: &impl Serialize, key: &str, value: impl Into<Value>) -> Val
 
 /// Wraps the text in color codes if colors are on.
 pub fn painted(code: &str, text: &str, color: bool) -> String {
-    match color && !code.is_empty() {
-        true => format!("\x1b[{code}m{text}\x1b[0m"),
-        false => text.to_owned(),
+    if color && !code.is_empty() {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
     }
 }
 

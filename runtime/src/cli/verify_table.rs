@@ -65,9 +65,10 @@ pub(super) fn advice(images: &[VerifiedImage]) -> Vec<String> {
         if !image.not_set_aside.is_empty() {
             lines.push(format!("{name} was left: {}", clean(&image.not_set_aside)));
         } else if image.set_aside {
-            let names = match image.names.is_empty() {
-                true => "its name (the record that had it cannot be read)".to_owned(),
-                false => clean(&image.names.join(" and ")),
+            let names = if image.names.is_empty() {
+                "its name (the record that had it cannot be read)".to_owned()
+            } else {
+                clean(&image.names.join(" and "))
             };
             lines.push(format!(
                 "{name} is set aside: `cairn image pull` of {names} fetches what is damaged; an archive can be imported again"

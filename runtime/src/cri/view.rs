@@ -249,19 +249,20 @@ fn passes_pod(
 
 /// CRI-135.
 pub fn container_passes(filter: Option<&cri::ContainerFilter>, record: &ContainerRecord) -> bool {
-    let (ids, labels) = ((&*record.id, &*record.pod), &record.config.labels);
-    passes_container(filter, ids, container_state(record), labels)
+    let (state, labels) = (container_state(record), &record.config.labels);
+    passes_container(filter, &record.id, &record.pod, state, labels)
 }
 
 pub fn held_container_passes(filter: Option<&cri::ContainerFilter>, held: &HeldContainer) -> bool {
-    let ids = (&*held.id, held.pod.as_deref().unwrap_or_default());
+    let pod = held.pod.as_deref().unwrap_or_default();
     let state = cri::ContainerState::ContainerUnknown;
-    passes_container(filter, ids, state, &held.config.labels)
+    passes_container(filter, &held.id, pod, state, &held.config.labels)
 }
 
 fn passes_container(
     filter: Option<&cri::ContainerFilter>,
-    (id, pod): (&str, &str),
+    id: &str,
+    pod: &str,
     state: cri::ContainerState,
     labels: &BTreeMap<String, String>,
 ) -> bool {

@@ -97,9 +97,10 @@ mod tests {
         let calls = Calls::default();
         let answer = tower::service_fn(|request: Request<Body>| async move {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            Ok::<_, Infallible>(match request.uri().path().ends_with("Good") {
-                true => Response::new(Body::empty()),
-                false => tonic::Status::not_found("x").into_http(),
+            Ok::<_, Infallible>(if request.uri().path().ends_with("Good") {
+                Response::new(Body::empty())
+            } else {
+                tonic::Status::not_found("x").into_http()
             })
         });
         let service = around(&calls).layer(answer);

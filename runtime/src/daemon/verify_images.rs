@@ -43,7 +43,7 @@ pub(super) fn start(
         tokio::select! {
             ended = work => if let Err(error) = ended {
                 let error = Error::failed(format!("verify images: {error}"));
-                let _client_is_gone = answers.send(Err(error.into())).await;
+                let _ = answers.send(Err(error.into())).await; // the client may have left
             },
             () = tell_progress(&progress, &answers, word) => {}
         }
@@ -78,21 +78,20 @@ fn run(
     };
     let tell = |image: VerifiedImage| {
         let step = Some(Told::Image(image));
-        let _client_is_gone = answers.blocking_send(Ok(VerifyImagesResponse { step }));
+        let _ = answers.blocking_send(Ok(VerifyImagesResponse { step })); // as above
     };
     // Set aside after all checks, because the removal of one image may affect others.
     let mut damaged = Vec::new();
-    let verified = images.verify(
-        ids,
-        &watch,
-        &mut |found| match repair && !found.damages.is_empty() {
-            true => damaged.push(found),
-            false => tell(message(&found)),
-        },
-    );
+    let verified = images.verify(ids, &watch, &mut |found| {
+        if repair && !found.damages.is_empty() {
+            damaged.push(found)
+        } else {
+            tell(message(&found))
+        }
+    });
     if let Err(error) = verified {
         let error = Error::failed(format!("verify images: {error}"));
-        let _client_is_gone = answers.blocking_send(Err(error.into()));
+        let _ = answers.blocking_send(Err(error.into()));
         return;
     }
     // The client has left.

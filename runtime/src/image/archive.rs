@@ -14,6 +14,7 @@ use tokio_util::io::ReaderStream;
 use super::digest::Digest;
 use super::error::{Error, blocking};
 use super::fsutil;
+use super::helper::Task;
 use super::images::Shared;
 use super::ingest::{Opened, Source};
 use super::manifest::Descriptor;
@@ -86,9 +87,13 @@ impl Archive {
             }
         });
         let stalled = || bad("the helper made no progress");
-        let helper = (ARCHIVE, &*files, &[max][..]);
+        let task = Task {
+            kind: ARCHIVE,
+            dir: &files,
+            limits: &[max],
+        };
         let each = |_: &_| Ok::<_, Error>(());
-        let ended = shared.run_helper(helper, &report, chunks.boxed(), each, stalled);
+        let ended = shared.run_helper(task, &report, chunks.boxed(), each, stalled);
         if let Some(why) = ended.await?.fault() {
             return Err(bad(why));
         }

@@ -20,6 +20,15 @@ use super::images::Shared;
 /// The most bytes of a helper's error text.
 const STDERR_MAX: u64 = 4096;
 
+/// What a helper does.
+pub(super) struct Task<'a> {
+    /// The helper's first argument.
+    pub(super) kind: &'static str,
+    pub(super) dir: &'a Path,
+    /// Its last arguments.
+    pub(super) limits: &'a [u64],
+}
+
 /// Result of a helper's run.
 pub(super) struct Ended {
     /// Whether it read its input to the end.
@@ -43,16 +52,17 @@ impl Ended {
 }
 
 impl Shared {
-    /// Runs the helper over a stream. It works in `dir` and writes to `report`; `each` gets every
+    /// Runs the helper over a stream. It works in the task's `dir` and writes to `report`; `each` gets every
     /// piece first; `stalled` makes the error of a helper that takes none, or does not end.
     pub(super) async fn run_helper<E: From<Error>>(
         &self,
-        (kind, dir, limits): (&str, &Path, &[u64]),
+        task: Task<'_>,
         report: &File,
         stream: BoxStream<'static, Result<Bytes, E>>,
         each: impl FnMut(&Bytes) -> Result<(), E>,
         stalled: impl Fn() -> Error,
     ) -> Result<Ended, E> {
+        let Task { kind, dir, limits } = task;
         let mut args = vec![OsString::from(kind), dir.into()];
         args.extend(limits.iter().map(|limit| limit.to_string().into()));
         let failed = |step| Error::io("unpack helper", step, dir);

@@ -65,7 +65,8 @@ pub(super) async fn ingest<S: Source>(
     let (store, layers) = (&shared.store, &manifest.layers);
     let (record, diff_ids, config) = described(manifest, config).await?;
     let _hold = store.hold(&record.layers);
-    let budget = Arc::new(shared.budget(store.usage_of(&record.layers))?);
+    let (bytes, files) = store.usage_of(&record.layers);
+    let budget = Arc::new(shared.budget(bytes, files)?);
     let image = shared.turns.image();
     let mut tasks = JoinSet::new();
     for (at, chain_id) in record.layers.iter().enumerate() {
@@ -99,7 +100,7 @@ pub(super) async fn ingest<S: Source>(
         let asker = spans::here();
         tasks.spawn(async move {
             let of = digest.as_ref().map_or("", Digest::as_str);
-            let fetch = spans::step_of("fetch and unpack a layer", (LAYER, of), work);
+            let fetch = spans::step_of("fetch and unpack a layer", LAYER, of, work);
             asker.scope(fetch).await
         });
     }
@@ -166,7 +167,7 @@ async fn commit_in_order<E: From<Error> + 'static>(
                     }
                     unpacked.commit(&store, &chain_id, &diff_id, &lowers)
                 });
-                spans::step_of("commit a layer", (LAYER, &what), commit).await?;
+                spans::step_of("commit a layer", LAYER, &what, commit).await?;
             }
             next += 1;
         }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::digest::{Digest, Hasher};
 use super::error::{Error, blocking};
 use super::finish::finish;
-use super::helper::Ended;
+use super::helper::{Ended, Task};
 use super::images::Shared;
 use super::manifest::Descriptor;
 use super::progress::Progress;
@@ -66,7 +66,7 @@ pub(super) struct Unpacked {
 
 impl Shared {
     /// The budget of an image of which so many bytes and files are already in the store.
-    pub(super) fn budget(&self, (bytes, files): (u64, u64)) -> Result<Budget, Error> {
+    pub(super) fn budget(&self, bytes: u64, files: u64) -> Result<Budget, Error> {
         let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));
         let budget = Budget { bounds, left };
@@ -106,8 +106,12 @@ impl Shared {
             }
         };
         let stalled = || blob.fault("unpacking made no progress");
-        let helper = (LAYER, &*fs, &limits[..]);
-        let ended = self.run_helper(helper, &report, stream, each, stalled);
+        let task = Task {
+            kind: LAYER,
+            dir: &fs,
+            limits: &limits,
+        };
+        let ended = self.run_helper(task, &report, stream, each, stalled);
         let ended = ended.await?;
         ended_well(blob, hasher, &ended)?;
         let (blob, diff_id) = (blob.clone(), diff_id.clone());

@@ -117,7 +117,7 @@ async fn pull(
         spool_dir: shared.store.scratch.tmp(),
     });
     let asked = now(shared, &remote, reference);
-    if let Some(digest) = spans::step_of("ask the registry", (IMAGE, reference), asked).await? {
+    if let Some(digest) = spans::step_of("ask the registry", IMAGE, reference, asked).await? {
         let by_digest = Reference {
             tag: None,
             digest: Some(digest.clone()),
@@ -133,7 +133,8 @@ async fn pull(
     }
     let found = spans::step_of(
         "fetch the manifest",
-        (IMAGE, reference),
+        IMAGE,
+        reference,
         find(&remote, reference),
     );
     let (image, manifests) = found.await?;

@@ -253,11 +253,12 @@ impl Monitors for Programs {
     fn clean<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             let status = self.monitor().arg("--cleanup").arg(dir).status().await?;
-            match status.success() {
-                true => Ok(()),
-                false => Err(io::Error::other(format!(
+            if status.success() {
+                Ok(())
+            } else {
+                Err(io::Error::other(format!(
                     "processes or cgroups are left ({status})"
-                ))),
+                )))
             }
         })
     }

@@ -4,7 +4,7 @@
 //! cannot apply is refused with the name of its field.
 
 use oci_spec::runtime::{LinuxIntelRdt, LinuxResources, Spec};
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     apply_nri_linux as linux, apply_nri_mounts as mounts, apply_nri_process as process,
@@ -13,7 +13,8 @@ use super::{
     cdi_apply, devices,
     error::SpecError,
     facts::ApplyContext,
-    limits, nri_limits, together,
+    limits::{self, Requester},
+    nri_limits, together,
 };
 
 /// Applies the adjustment in the order of NRI-700.
@@ -32,20 +33,16 @@ pub fn apply_adjustment(
     process::args(&mut new, &adjust.args)?;
     process::hooks(&mut new, adjust.hooks.as_ref())?;
     process::hook_programs(adjust.hooks.as_ref(), context.view)?;
-    let devices: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
-    // CRI has this field too: the adjustment's name shows that a plugin requested the device.
-    cdi_apply::inject(&mut new, &devices, context.host, context.view).map_err(
-        |error| match error.field() {
-            Some("CDI_devices") => error.of_field("adjust.CDI_devices"),
-            _ => error,
-        },
-    )?;
+    let names: Vec<String> = adjust.cdi_devices.iter().map(|d| d.name.clone()).collect();
+    cdi_apply::inject(&mut new, &names, context.host, context.view)
+        .map_err(|error| error.about(Field::CdiDevices))?;
     if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }
     mounts::apply(&mut new, &adjust.mounts, context.view, context.places)?;
     process::rlimits(&mut new, &adjust.rlimits, context.view)?;
-    devices::check_places(&new, context.view)?;
+    // The others were checked above.
+    devices::check_places(&new, context.view).map_err(|error| error.about(Field::CdiDevices))?;
     together::check_adjusted(&new, adjust)?;
     *spec = new;
     Ok(())
@@ -93,10 +90,10 @@ fn apply_limits(
     nri_limits::check(asked, context.host)?;
     let linux = linux_of(spec);
     let mut resources = linux.resources().clone().unwrap_or_default();
-    limits::merge(&mut resources, asked, context, &limits::ADJUSTMENT)?;
+    limits::merge(&mut resources, asked, context, Requester::Adjustment)?;
     if let Some(class) = asked.blockio_class.as_ref().filter(|c| !c.value.is_empty()) {
         return Err(SpecError::unsupported(
-            "adjust.linux.resources.blockio_class",
+            Field::BlockioClass,
             format!("no class {:?} on this host", class.value),
         ));
     }
@@ -109,7 +106,7 @@ fn apply_limits(
             linux.set_intel_rdt(None);
         }
         Some(class) => {
-            linux::check_rdt(class, context.host, "adjust.linux.resources.rdt_class")?;
+            linux::check_rdt(class, context.host)?;
             let mut rdt = LinuxIntelRdt::default();
             rdt.set_clos_id(Some(class.to_owned()));
             linux.set_intel_rdt(Some(rdt));

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 use oci_spec::runtime::{
     Linux, LinuxDevice, LinuxIntelRdt, LinuxNamespace, LinuxNamespaceType, LinuxNetDevice, Spec,
 };
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     base::{clean_path, is_mapped, linux_of, marked, namespace},
@@ -30,12 +30,8 @@ pub(super) fn devices(
 ) -> Result<(), SpecError> {
     for entry in asked {
         let (path, remove) = marked(&entry.path);
-        let wrong = |cause: String| {
-            Err(SpecError::invalid(
-                format!("adjust.linux.devices[{path:?}]"),
-                cause,
-            ))
-        };
+        let subject = (Field::Devices, path);
+        let wrong = |cause: String| Err(SpecError::invalid(subject, cause));
         if !path.starts_with('/') || path.contains('\0') {
             return wrong("must be absolute".to_owned());
         }
@@ -62,7 +58,7 @@ pub(super) fn devices(
         }
         if is_mapped(linux_of(spec)) && !is_as_the_hosts(entry, &path, view) {
             return Err(SpecError::unsupported(
-                format!("adjust.linux.devices[{path:?}]"),
+                subject,
                 "in a user namespace a node keeps the mode and the owner of the host's node",
             ));
         }
@@ -76,8 +72,7 @@ pub(super) fn devices(
         device.set_gid(entry.gid.as_ref().map(|id| id.value));
         let linux = linux_of(spec);
         if let Some(cause) = refusal(&device, is_mapped(linux), view) {
-            let field = format!("adjust.linux.devices[{path:?}]");
-            return Err(SpecError::unsupported(field, cause));
+            return Err(SpecError::unsupported(subject, cause));
         }
         put_device(linux, device, "rwm");
     }
@@ -152,7 +147,7 @@ pub(super) fn cgroups_path(
     };
     if !sane || asked.split('/').any(|p| p == "..") || asked.contains('\0') {
         return Err(SpecError::invalid(
-            "adjust.linux.cgroups_path",
+            Field::CgroupsPath,
             match driver {
                 CgroupDriver::Cgroupfs => format!("{asked:?} must be absolute"),
                 CgroupDriver::Systemd => format!("{asked:?} must be of the form slice:prefix:name"),
@@ -171,9 +166,9 @@ pub(super) fn namespaces(
 ) -> Result<(), SpecError> {
     for entry in asked {
         let (name, remove) = marked(&entry.r#type);
-        let field = format!("adjust.linux.namespaces[{name:?}]");
+        let field = (Field::Namespace, name);
         let kind = LinuxNamespaceType::try_from(name)
-            .map_err(|_| SpecError::invalid(field.clone(), "unknown type of namespace"))?;
+            .map_err(|_| SpecError::invalid(field, "unknown type of namespace"))?;
         if !(entry.path.is_empty() || entry.path.starts_with('/')) || entry.path.contains('\0') {
             return Err(SpecError::invalid(
                 field,
@@ -271,7 +266,7 @@ pub(super) fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Resul
     }
     for (key, value) in asked.iter().filter(|(key, _)| removal(key).is_none()) {
         check_sysctl(key, value, host_network, host_ipc)
-            .map_err(|cause| SpecError::invalid(format!("adjust.linux.sysctl[{key:?}]"), cause))?;
+            .map_err(|cause| SpecError::invalid((Field::Sysctl, &**key), cause))?;
         all.insert(key.clone(), value.clone());
     }
     Ok(())
@@ -282,7 +277,6 @@ pub(super) fn net_devices(
     spec: &mut Spec,
     asked: &BTreeMap<String, nri::LinuxNetDevice>,
 ) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.net_devices";
     if asked.is_empty() {
         return Ok(());
     }
@@ -300,16 +294,12 @@ pub(super) fn net_devices(
                 && !name.contains(char::is_whitespace)
         };
         if !sane(host) || !(device.name.is_empty() || sane(&device.name)) {
-            return Err(SpecError::invalid(
-                FIELD,
-                format!("invalid interface name: {host:?} as {:?}", device.name),
-            ));
+            let cause = format!("invalid interface name: {host:?} as {:?}", device.name);
+            return Err(SpecError::invalid((Field::LinuxNetDevices, &**host), cause));
         }
         if !own_network {
-            return Err(SpecError::invalid(
-                FIELD,
-                format!("{host:?} cannot move: the container is on the host's network"),
-            ));
+            let cause = format!("{host:?} cannot move: the container is on the host's network");
+            return Err(SpecError::invalid((Field::LinuxNetDevices, &**host), cause));
         }
         let mut oci = LinuxNetDevice::default();
         oci.set_name(Some(device.name.clone()).filter(|n| !n.is_empty()));
@@ -329,15 +319,18 @@ pub(super) fn rdt(
         linux.set_intel_rdt(None);
     }
     let given = [
-        (asked.clos_id.is_some(), "clos_id"),
-        (asked.schemata.is_some(), "schemata"),
-        (asked.enable_monitoring.is_some(), "enable_monitoring"),
+        (asked.clos_id.is_some(), Field::RdtClosId),
+        (asked.schemata.is_some(), Field::RdtSchemata),
+        (
+            asked.enable_monitoring.is_some(),
+            Field::RdtEnableMonitoring,
+        ),
     ];
     let Some((_, first)) = given.into_iter().find(|(given, _)| *given) else {
         return Ok(());
     };
     let class = asked.clos_id.as_ref().map_or("", |c| &c.value);
-    check_rdt(class, host, &format!("adjust.linux.rdt.{first}"))?;
+    check_rdt(class, host).map_err(|error| error.about(first))?;
     let mut rdt: LinuxIntelRdt = linux.intel_rdt().clone().unwrap_or_default();
     if let Some(class) = &asked.clos_id {
         rdt.set_clos_id(Some(class.value.clone()).filter(|c| !c.is_empty()));
@@ -353,20 +346,20 @@ pub(super) fn rdt(
 }
 
 /// Checks that the class can name a directory of resctrl, and that the host has resctrl.
-pub(super) fn check_rdt(class: &str, host: &HostFacts, field: &str) -> Result<(), SpecError> {
+pub(super) fn check_rdt(class: &str, host: &HostFacts) -> Result<(), SpecError> {
     if class == "."
         || class == ".."
         || (class.len() > 1 && class.contains('/'))
         || class.contains('\0')
     {
         return Err(SpecError::invalid(
-            field,
+            Field::RdtClass,
             format!("invalid class {class:?}"),
         ));
     }
     if !host.resctrl {
         return Err(SpecError::unsupported(
-            field,
+            Field::RdtClass,
             "resctrl is not available on this host",
         ));
     }

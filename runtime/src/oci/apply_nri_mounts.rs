@@ -1,7 +1,7 @@
 //! Mounts of an adjustment (NRI section 7.1).
 
 use oci_spec::runtime::{Mount, Spec};
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     base::{clean_path, linux_of, marked, mount},
@@ -54,7 +54,7 @@ pub(super) fn apply(
         }
         if let Some(option) = entry.options.iter().find(|o| UNKNOWN.contains(&o.as_str())) {
             return Err(SpecError::unsupported(
-                field(path),
+                (Field::Mounts, path),
                 format!("the mount option {option:?} is not known to the create helper"),
             ));
         }
@@ -118,7 +118,7 @@ fn check_source(path: &str, entry: &nri::Mount, view: &dyn HostView) -> Result<b
 
 fn no_source(entry: &nri::Mount) -> SpecError {
     SpecError::not_found(
-        field(&entry.destination),
+        (Field::Mounts, &*entry.destination),
         format!("source {:?} does not exist", entry.source),
     )
 }
@@ -162,10 +162,6 @@ fn set_rootfs_propagation(spec: &mut Spec, needed: Propagation) {
     linux.set_rootfs_propagation(Some(word.to_owned()));
 }
 
-fn field(destination: &str) -> String {
-    format!("adjust.mounts[{destination:?}]")
-}
-
 fn wrong(destination: &str, cause: &str) -> SpecError {
-    SpecError::invalid(field(destination), cause)
+    SpecError::invalid((Field::Mounts, destination), cause)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use oci_spec::runtime::{Hook, Spec};
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     base::process_of,
@@ -29,7 +29,7 @@ pub(super) fn annotations(
     for (key, value) in asked.iter().filter(|(key, _)| removal(key).is_none()) {
         if key.is_empty() {
             return Err(SpecError::invalid(
-                "adjust.annotations",
+                (Field::Annotations, ""),
                 "an annotation without a name",
             ));
         }
@@ -83,17 +83,12 @@ pub(super) fn env(spec: &mut Spec, asked: &[nri::KeyValue]) -> Result<(), SpecEr
 
 /// The error never contains the value.
 fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
+    let subject = (Field::Env, &*entry.key);
     if entry.key.contains(['=', '\0']) {
-        return Err(SpecError::invalid(
-            "adjust.env",
-            format!("invalid variable name {:?}", entry.key),
-        ));
+        return Err(SpecError::invalid(subject, "invalid variable name"));
     }
     if entry.value.contains('\0') {
-        return Err(SpecError::invalid(
-            "adjust.env",
-            format!("the value of {} contains a NUL byte", entry.key),
-        ));
+        return Err(SpecError::invalid(subject, "the value contains a NUL byte"));
     }
     Ok(())
 }
@@ -109,7 +104,7 @@ pub(super) fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     }
     if args[0].is_empty() || args.iter().any(|a| a.contains('\0')) {
         return Err(SpecError::invalid(
-            "adjust.args",
+            Field::Args,
             "an empty program name or a NUL byte",
         ));
     }
@@ -140,7 +135,7 @@ pub(super) fn hook_programs(
     match kinds.into_iter().flatten().find(missing) {
         None => Ok(()),
         Some(hook) => Err(SpecError::not_found(
-            "adjust.hooks",
+            Field::OciHooks,
             format!("program {:?} does not exist on this host", hook.path),
         )),
     }
@@ -163,7 +158,7 @@ pub(super) fn hooks(spec: &mut Spec, asked: Option<&nri::Hooks>) -> Result<(), S
 fn append(list: &mut Option<Vec<Hook>>, asked: &[nri::Hook]) -> Result<(), SpecError> {
     for hook in asked {
         let path = &hook.path;
-        let wrong = |cause: String| Err(SpecError::invalid("adjust.hooks", cause));
+        let wrong = |cause: String| Err(SpecError::invalid(Field::OciHooks, cause));
         if !path.starts_with('/') || path.contains('\0') {
             return wrong(format!("{path:?} must be absolute"));
         }
@@ -200,7 +195,7 @@ pub(super) fn oom_score_adj(
         return Ok(());
     };
     let score = super::process::oom_score_adj(asked.value, host, policy)
-        .map_err(|_| out_of_range("adjust.linux.oom_score_adj", asked.value, -1000, 1000))?;
+        .map_err(|_| out_of_range(Field::OomScoreAdj, asked.value, -1000, 1000))?;
     process_of(spec).set_oom_score_adj(Some(score));
     Ok(())
 }
@@ -218,7 +213,7 @@ pub(super) fn rlimits(
     let mut list = process.rlimits().clone().unwrap_or_default();
     for limit in asked {
         let new = rlimit(&limit.r#type, limit.soft, limit.hard, view.max_open_files())
-            .map_err(|error| error.of_field(&format!("adjust.rlimits[{:?}]", limit.r#type)))?;
+            .map_err(|cause| SpecError::invalid((Field::Rlimits, &*limit.r#type), cause))?;
         match list.iter_mut().find(|l| l.typ() == new.typ()) {
             Some(place) => *place = new,
             None => list.push(new),
@@ -228,6 +223,6 @@ pub(super) fn rlimits(
     Ok(())
 }
 
-pub(super) fn out_of_range(field: &str, value: i64, low: i64, high: i64) -> SpecError {
+pub(super) fn out_of_range(field: Field, value: i64, low: i64, high: i64) -> SpecError {
     SpecError::invalid(field, format!("{value} is out of range ({low} to {high})"))
 }

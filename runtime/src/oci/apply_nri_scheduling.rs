@@ -6,7 +6,7 @@ use oci_spec::runtime::{
     LinuxSchedulerFlag, LinuxSchedulerPolicy, MemoryPolicyFlagType, MemoryPolicyModeType,
     Scheduler, Spec,
 };
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     apply_nri_linux::has_namespace,
@@ -22,7 +22,7 @@ pub(super) fn io_priority(
     spec: &mut Spec,
     asked: Option<&nri::LinuxIoPriority>,
 ) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.io_priority";
+    const FIELD: Field = Field::IoPriority;
     let Some(asked) = asked else {
         return Ok(());
     };
@@ -54,7 +54,7 @@ pub(super) fn scheduler(
     spec: &mut Spec,
     asked: Option<&nri::LinuxScheduler>,
 ) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.scheduler";
+    const FIELD: Field = Field::LinuxSched;
     let Some(asked) = asked else {
         return Ok(());
     };
@@ -83,8 +83,8 @@ pub(super) fn scheduler(
     let mut flags: Vec<LinuxSchedulerFlag> = Vec::new();
     for flag in &asked.flags {
         let known = nri::LinuxSchedulerFlag::try_from(*flag).map_err(|_| unknown("flag", *flag))?;
-        let flag = scheduler_flag(policy, known)
-            .map_err(|cause| SpecError::unsupported("adjust.linux.scheduler.flags", cause))?;
+        let flag =
+            scheduler_flag(policy, known).map_err(|cause| SpecError::unsupported(FIELD, cause))?;
         flags.push(flag);
     }
     let mut scheduler = Scheduler::default();
@@ -113,7 +113,7 @@ pub(super) fn check_realtime(spec: &Spec, host: &HostFacts) -> Result<(), SpecEr
     match scheduler.map(|s| *s.policy()) {
         Some(policy @ (SchedFifo | SchedRr)) if host.realtime && runtime == 0 => {
             Err(SpecError::unsupported(
-                "adjust.linux.scheduler",
+                Field::LinuxSched,
                 format!("{policy} requires linux.resources.cpu.realtime_runtime on this host"),
             ))
         }
@@ -189,7 +189,7 @@ pub(super) fn memory_policy(
     asked: Option<&nri::LinuxMemoryPolicy>,
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
-    const FIELD: &str = "adjust.linux.memory_policy";
+    const FIELD: Field = Field::MemoryPolicy;
     let Some(asked) = asked else {
         return Ok(());
     };
@@ -249,7 +249,7 @@ fn check_memory_policy(
     Ok(())
 }
 
-fn in_user_namespace(field: &str) -> SpecError {
+fn in_user_namespace(field: Field) -> SpecError {
     SpecError::unsupported(
         field,
         "requires a privilege that a container in a user namespace lacks",

@@ -30,7 +30,7 @@ pub(super) fn inject(
     let registry = view.cdi();
     let all = registry.edits(names)?;
     for edits in &all {
-        apply(spec, edits, host, view)?;
+        apply(spec, edits, host, view).map_err(|error| error.about(FIELD))?;
     }
     if all.iter().any(|edits| !edits.mounts.is_empty())
         && let Some(mounts) = spec.mounts_mut()
@@ -210,7 +210,7 @@ fn add_hook(spec: &mut Spec, asked: &CdiHook) -> Result<(), SpecError> {
 }
 
 fn set_rdt(spec: &mut Spec, asked: &CdiRdt, host: &HostFacts) -> Result<(), SpecError> {
-    check_rdt(&asked.clos_id, host, FIELD)?;
+    check_rdt(&asked.clos_id, host)?;
     let text = |value: &String| Some(value.clone()).filter(|v| !v.is_empty());
     let mut rdt = LinuxIntelRdt::default();
     rdt.set_clos_id(text(&asked.clos_id));

@@ -195,8 +195,8 @@ pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
     };
     for device in linux.devices().iter().flatten() {
         if let Some(cause) = refusal(device, is_mapped(linux), view) {
-            let field = format!("device node {}", device.path().display());
-            return Err(SpecError::unsupported(field, cause));
+            let cause = format!("node {}: {cause}", device.path().display());
+            return Err(SpecError::unsupported("devices", cause));
         }
     }
     Ok(())

@@ -7,15 +7,16 @@ use std::{
     ops::RangeInclusive,
 };
 
+use ::nri::place::path;
 use oci_spec::runtime::{
     LinuxCpu, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit, LinuxMemory, LinuxPids,
     LinuxResources, Spec,
 };
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{
     devices::rule,
-    error::SpecError,
+    error::{SpecError, Subject},
     facts::{ApplyContext, HostFacts},
 };
 
@@ -28,55 +29,51 @@ const LEAST_QUOTA: i64 = 1_000;
 /// The longest list of processors or nodes for a cgroup, in bytes.
 const LIST_MAX: usize = 4096;
 
-/// The requester of limits: its names for fields that CRI and NRI share, and its rule for swap.
-pub(super) struct Requester {
-    parent: &'static str,
-    quota: &'static str,
-    period: &'static str,
-    cpus: &'static str,
-    mems: &'static str,
-    limit: &'static str,
-    swap: &'static str,
-    /// A memory limit without a swap limit replaces an existing swap limit.
-    ends_swap: bool,
+/// The requester of limits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Requester {
+    Cri,
+    /// A plugin's update of an existing container.
+    Update,
+    /// A plugin's adjustment of a new container.
+    Adjustment,
 }
 
-pub(super) const CRI: Requester = Requester {
-    parent: "linux.resources",
-    quota: "cpu_quota",
-    period: "cpu_period",
-    cpus: "cpuset_cpus",
-    mems: "cpuset_mems",
-    limit: "memory_limit_in_bytes",
-    swap: "memory_swap_limit_in_bytes",
-    ends_swap: false,
-};
-
-/// An update of an existing container.
-pub(super) const UPDATE: Requester = Requester {
-    parent: "update.linux.resources",
-    quota: "cpu.quota",
-    period: "cpu.period",
-    cpus: "cpu.cpus",
-    mems: "cpu.mems",
-    limit: "memory.limit",
-    swap: "memory.swap",
-    ends_swap: false,
-};
-
-/// An adjustment of a new container.
-pub(super) const ADJUSTMENT: Requester = Requester {
-    parent: "adjust.linux.resources",
-    ends_swap: true,
-    ..UPDATE
-};
-
 impl Requester {
-    fn invalid(&self, field: &str, cause: String) -> SpecError {
-        SpecError::invalid(format!("{}.{field}", self.parent), cause)
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Cri => "",
+            Self::Update => "update.",
+            Self::Adjustment => "adjust.",
+        }
     }
 
-    pub(super) fn out_of_range(&self, field: &str, value: i64) -> SpecError {
+    /// The field by the requester's name.
+    fn subject(self, field: Field, key: Option<&str>) -> Subject {
+        let of_cri = match field {
+            Field::CpuShares => "cpu_shares",
+            Field::CpuQuota => "cpu_quota",
+            Field::CpuPeriod => "cpu_period",
+            Field::CpuSetCpUs => "cpuset_cpus",
+            Field::CpuSetMems => "cpuset_mems",
+            Field::MemLimit => "memory_limit_in_bytes",
+            Field::MemSwapLimit => "memory_swap_limit_in_bytes",
+            _ => "",
+        };
+        match (self, of_cri) {
+            (Self::Adjustment, _) => (field, key).into(),
+            (Self::Cri, name) if !name.is_empty() => format!("linux.resources.{name}").into(),
+            (Self::Cri | Self::Update, _) => {
+                format!("{}{}", self.prefix(), path(field, key)).into()
+            }
+        }
+    }
+
+    fn invalid(self, field: Field, cause: String) -> SpecError {
+        SpecError::invalid(self.subject(field, None), cause)
+    }
+
+    pub(super) fn out_of_range(self, field: Field, value: i64) -> SpecError {
         self.invalid(field, format!("{value} is out of range"))
     }
 }
@@ -91,7 +88,7 @@ pub(super) fn merge(
     resources: &mut LinuxResources,
     asked: &nri::LinuxResources,
     context: &ApplyContext<'_>,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     let host = context.host;
     if let Some(asked) = &asked.cpu {
@@ -118,7 +115,9 @@ pub(super) fn merge(
         }
     }
     for asked in &asked.devices {
-        let rule = device_rule(asked, by)?;
+        let wrong =
+            |cause| SpecError::invalid(format!("{}linux.resources.devices", by.prefix()), cause);
+        let rule = device_rule(asked).map_err(wrong)?;
         resources.devices_mut().get_or_insert_default().push(rule);
     }
     Ok(())
@@ -128,7 +127,7 @@ fn merge_cpu(
     cpu: &mut LinuxCpu,
     asked: &nri::LinuxCpu,
     context: &ApplyContext<'_>,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     let number = |value: &Option<nri::OptionalUInt64>| {
         let value = value.as_ref().map(|v| v.value);
@@ -136,17 +135,17 @@ fn merge_cpu(
     };
     let runtime = asked.realtime_runtime.as_ref().map(|v| v.value);
     let runtime = runtime.filter(|v| *v != 0);
-    let quota = limit_of(&asked.quota, by, by.quota)?;
+    let quota = limit_of(&asked.quota, by, Field::CpuQuota)?;
     let period = number(&asked.period);
     check_bandwidth(quota, period, by)?;
-    let check = |list: &str, field: &str, check: ListCheck| match list {
+    let check = |list: &str, field: Field, check: ListCheck| match list {
         "" => Ok(None),
         list => check(list, context)
             .map(Some)
             .map_err(|cause| by.invalid(field, cause)),
     };
-    let cpus = check(&asked.cpus, by.cpus, cpus_of)?;
-    let mems = check(&asked.mems, by.mems, nodes_of)?;
+    let cpus = check(&asked.cpus, Field::CpuSetCpUs, cpus_of)?;
+    let mems = check(&asked.mems, Field::CpuSetMems, nodes_of)?;
     cpu.set_shares(number(&asked.shares).or(cpu.shares()));
     cpu.set_period(period.or(cpu.period()));
     cpu.set_quota(quota.or(cpu.quota()));
@@ -158,28 +157,28 @@ fn merge_cpu(
 }
 
 /// Swap is the total of memory and swap. Without its own value it equals the memory limit (no swap)
-/// and follows it in an update; an adjustment's memory limit replaces a swap limit (`ends_swap`).
+/// and follows it in an update; an adjustment's memory limit replaces a swap limit.
 fn merge_memory(
     memory: &mut LinuxMemory,
     asked: &nri::LinuxMemory,
     host: &HostFacts,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
-    let limit = limit_of(&asked.limit, by, by.limit)?;
+    let limit = limit_of(&asked.limit, by, Field::MemLimit)?;
     if let Some(cause) = limit.and_then(too_little_memory) {
-        return Err(by.invalid(by.limit, cause));
+        return Err(by.invalid(Field::MemLimit, cause));
     }
-    let swap = limit_of(&asked.swap, by, by.swap)?;
-    let reservation = limit_of(&asked.reservation, by, "memory.reservation")?;
-    let kernel = limit_of(&asked.kernel, by, "memory.kernel")?;
-    let kernel_tcp = limit_of(&asked.kernel_tcp, by, "memory.kernel_tcp")?;
+    let swap = limit_of(&asked.swap, by, Field::MemSwapLimit)?;
+    let reservation = limit_of(&asked.reservation, by, Field::MemReservation)?;
+    let kernel = limit_of(&asked.kernel, by, Field::MemKernelLimit)?;
+    let kernel_tcp = limit_of(&asked.kernel_tcp, by, Field::MemTcpLimit)?;
     let swappiness = asked.swappiness.as_ref().map(|v| v.value);
     if let Some(above) = swappiness.filter(|v| *v > 200) {
-        return Err(by.invalid("memory.swappiness", format!("{above} is above 200")));
+        return Err(by.invalid(Field::MemSwappiness, format!("{above} is above 200")));
     }
     let flag = |value: &Option<nri::OptionalBool>| value.as_ref().map(|v| v.value);
     let followed = memory.swap().is_none() || memory.swap() == memory.limit();
-    let follows = limit.filter(|_| host.swap && (followed || by.ends_swap));
+    let follows = limit.filter(|_| host.swap && (followed || by == Requester::Adjustment));
     memory.set_limit(limit.or(memory.limit()));
     memory.set_swap(swap.or(follows).or(memory.swap()));
     memory.set_reservation(reservation.or(memory.reservation()));
@@ -193,7 +192,7 @@ fn merge_memory(
             let cause = format!(
                 "{swap} is below the memory limit {limit}, but counts memory and swap together"
             );
-            Err(by.invalid(by.swap, cause))
+            Err(by.invalid(Field::MemSwapLimit, cause))
         }
         _ => Ok(()),
     }
@@ -208,8 +207,8 @@ fn too_little_memory(limit: i64) -> Option<String> {
 /// The limit, if present and not zero; -1 means unlimited.
 fn limit_of(
     value: &Option<nri::OptionalInt64>,
-    by: &Requester,
-    field: &str,
+    by: Requester,
+    field: Field,
 ) -> Result<Option<i64>, SpecError> {
     match value.as_ref().map_or(0, |v| v.value) {
         0 => Ok(None),
@@ -221,14 +220,14 @@ fn limit_of(
 fn check_bandwidth(
     quota: Option<i64>,
     period: Option<u64>,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     if let Some(cause) = period.and_then(wrong_period) {
-        return Err(by.invalid(by.period, cause));
+        return Err(by.invalid(Field::CpuPeriod, cause));
     }
     match quota.and_then(wrong_quota) {
         None => Ok(()),
-        Some(cause) => Err(by.invalid(by.quota, cause)),
+        Some(cause) => Err(by.invalid(Field::CpuQuota, cause)),
     }
 }
 
@@ -291,7 +290,7 @@ fn put_hugepages(
     resources: &mut LinuxResources,
     limits: &[nri::HugepageLimit],
     context: &ApplyContext<'_>,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     let (host, policy) = (context.host, context.policy);
     if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
@@ -299,7 +298,7 @@ fn put_hugepages(
     }
     if !host.hugetlb {
         return Err(SpecError::unsupported(
-            format!("{}.hugepage_limits", by.parent),
+            by.subject(Field::HugepageLimits, None),
             "this host has no hugetlb controller",
         ));
     }
@@ -315,7 +314,7 @@ fn put_hugepages(
 fn put_hugepage(
     list: &mut Vec<LinuxHugepageLimit>,
     asked: &nri::HugepageLimit,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     let page_size = asked.page_size.as_str();
     let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
@@ -325,7 +324,8 @@ fn put_hugepage(
         && ["B", "KB", "MB", "GB"].contains(&unit);
     if !sane {
         let cause = format!("invalid page size {page_size:?} (example: 2MB)");
-        return Err(by.invalid("hugepage_limits", cause));
+        let subject = by.subject(Field::HugepageLimits, Some(page_size));
+        return Err(SpecError::invalid(subject, cause));
     }
     let mut entry = LinuxHugepageLimit::default();
     entry.set_page_size(page_size.to_owned());
@@ -342,22 +342,21 @@ fn put_unified(
     resources: &mut LinuxResources,
     unified: &BTreeMap<String, String>,
     context: &ApplyContext<'_>,
-    by: &Requester,
+    by: Requester,
 ) -> Result<(), SpecError> {
     if unified.is_empty() {
         return Ok(());
     }
     let mut all: HashMap<String, String> = resources.unified().clone().unwrap_or_default();
     for (key, value) in unified {
+        let subject = by.subject(Field::CgroupsUnified, Some(key));
         if context.host.cgroup_v1 {
-            return Err(SpecError::unsupported(
-                format!("{}.unified", by.parent),
-                format!("{key:?} needs cgroup v2, this host limits by v1"),
-            ));
+            let cause = "requires cgroup v2, this host limits by v1";
+            return Err(SpecError::unsupported(subject, cause));
         }
         check_unified(key, value)
             .and_then(|()| check_file(key, value.trim(), context))
-            .map_err(|cause| by.invalid("unified", cause))?;
+            .map_err(|cause| SpecError::invalid(subject, cause))?;
         all.insert(key.clone(), value.clone());
     }
     resources.set_unified(Some(all));
@@ -368,13 +367,13 @@ fn put_unified(
 fn check_unified(key: &str, value: &str) -> Result<(), String> {
     let name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !key.contains('.') || key.starts_with('.') || !key.chars().all(name) {
-        return Err(format!("invalid name of a cgroup file {key:?}"));
+        return Err("invalid name of a cgroup file".to_owned());
     }
     if key.starts_with("cgroup.") {
-        return Err(format!("{key:?} is not a limit"));
+        return Err("not a limit".to_owned());
     }
     if value.contains('\0') {
-        return Err(format!("the value of {key:?} contains a NUL byte"));
+        return Err("the value contains a NUL byte".to_owned());
     }
     Ok(())
 }
@@ -394,7 +393,7 @@ fn check_file(key: &str, value: &str, context: &ApplyContext<'_>) -> Result<(), 
         }
         _ => None,
     };
-    wrong.map_or(Ok(()), |cause| Err(format!("{key:?}: {cause}")))
+    wrong.map_or(Ok(()), Err)
 }
 
 /// A number of bytes in the kernel's forms: also octal or hexadecimal, and with a suffix.
@@ -421,20 +420,16 @@ fn bytes_of(text: &str) -> Option<i64> {
     number.checked_mul(1 << shift)
 }
 
-fn device_rule(
-    asked: &nri::LinuxDeviceCgroup,
-    by: &Requester,
-) -> Result<LinuxDeviceCgroup, SpecError> {
-    let wrong = |cause: String| Err(by.invalid("devices", cause));
+fn device_rule(asked: &nri::LinuxDeviceCgroup) -> Result<LinuxDeviceCgroup, String> {
     let kind = match asked.r#type.as_str() {
         "" | "a" => None,
         "b" => Some(LinuxDeviceType::B),
         "c" | "u" => Some(LinuxDeviceType::C),
-        other => return wrong(format!("unknown type of device rule {other:?}")),
+        other => return Err(format!("unknown type of device rule {other:?}")),
     };
     let access = asked.access.as_str();
     if access.is_empty() || !access.chars().all(|c| "rwm".contains(c)) {
-        return wrong(format!("invalid access {access:?} (must be of \"rwm\")"));
+        return Err(format!("invalid access {access:?} (must be of \"rwm\")"));
     }
     // A negative or absent number means all.
     let number =

@@ -3,11 +3,10 @@
 //! Updates are exempt: a kubelet sends every page size and its swap to every host, so that
 //! unavailable limits are left out (CRI-231). A plugin means what it requests.
 
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::{error::SpecError, facts::HostFacts};
 
-const FIELD: &str = "adjust.linux.resources";
 /// Processes that exist at once during a start: the create helper, and two that it forks.
 const LEAST_PIDS: i64 = 3;
 
@@ -20,19 +19,19 @@ pub(super) fn check(asked: &nri::LinuxResources, host: &HostFacts) -> Result<(),
         let runtime = cpu.realtime_runtime.as_ref().is_some_and(|v| v.value != 0);
         let period = cpu.realtime_period.as_ref().is_some_and(|v| v.value != 0);
         let why = "this host does not assign real-time per cgroup";
-        refuse(runtime && !host.realtime, "cpu.realtime_runtime", why)?;
-        refuse(period && !host.realtime, "cpu.realtime_period", why)?;
+        refuse(runtime && !host.realtime, Field::CpuRealtimeRuntime, why)?;
+        refuse(period && !host.realtime, Field::CpuRealtimePeriod, why)?;
     }
     let pids = asked.pids.as_ref().map(|pids| pids.limit);
     if let Some(limit) = pids.filter(|limit| (1..LEAST_PIDS).contains(limit)) {
         return Err(SpecError::invalid(
-            format!("{FIELD}.pids.limit"),
+            Field::PidsLimit,
             format!("{limit} is below the {LEAST_PIDS} processes that a container takes to start"),
         ));
     }
     refuse(
         !asked.hugepage_limits.is_empty() && !host.hugetlb,
-        "hugepage_limits",
+        Field::HugepageLimits,
         "this host has no hugetlb controller",
     )
 }
@@ -42,39 +41,39 @@ fn check_memory(memory: &nri::LinuxMemory, host: &HostFacts) -> Result<(), SpecE
     let v2 = !host.cgroup_v1;
     refuse(
         limits(&memory.swap) && !host.swap,
-        "memory.swap",
+        Field::MemSwapLimit,
         "this host does not count swap per cgroup",
     )?;
     refuse(
         limits(&memory.kernel),
-        "memory.kernel",
+        Field::MemKernelLimit,
         "kernel memory limits were removed from Linux",
     )?;
     refuse(
         limits(&memory.kernel_tcp) && v2,
-        "memory.kernel_tcp",
+        Field::MemTcpLimit,
         "cgroup v2 counts it with the rest",
     )?;
     refuse(
         memory.swappiness.is_some() && v2,
-        "memory.swappiness",
+        Field::MemSwappiness,
         "not available per cgroup on cgroup v2",
     )?;
     refuse(
         memory.disable_oom_killer.as_ref().is_some_and(|d| d.value) && v2,
-        "memory.disable_oom_killer",
+        Field::MemDisableOomKiller,
         "not available on cgroup v2",
     )?;
     refuse(
         memory.use_hierarchy.as_ref().is_some_and(|h| !h.value),
-        "memory.use_hierarchy",
+        Field::MemUseHierarchy,
         "accounting without parents was removed from Linux",
     )
 }
 
-fn refuse(missing: bool, field: &str, why: &str) -> Result<(), SpecError> {
+fn refuse(missing: bool, field: Field, why: &str) -> Result<(), SpecError> {
     if missing {
-        return Err(SpecError::unsupported(format!("{FIELD}.{field}"), why));
+        return Err(SpecError::unsupported(field, why));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::{
     base::linux_of,
     error::SpecError,
     facts::ApplyContext,
-    limits::{self, current},
+    limits::{self, Requester, current},
 };
 
 /// Applies an update to an existing container's resources, all or nothing. Classes cannot change.
@@ -29,7 +29,7 @@ pub fn apply_nri_update(
         }
     }
     let mut resources = current(spec).cloned().unwrap_or_default();
-    limits::merge(&mut resources, update, context, &limits::UPDATE)?;
+    limits::merge(&mut resources, update, context, Requester::Update)?;
     linux_of(spec).set_resources(Some(resources));
     Ok(())
 }

@@ -4,11 +4,12 @@
 
 use oci_spec::runtime::{LinuxResources, Process, Spec};
 use proto_cri::v1::{HugepageLimit, LinuxContainerResources};
+use proto_nri::Field;
 
 use super::{
     error::SpecError,
     facts::ApplyContext,
-    limits::{self, current},
+    limits::{self, Requester, current},
     nri_resources::cri_to_nri,
     process::oom_score_adj,
 };
@@ -88,11 +89,11 @@ fn merge(
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     let unsigned = [
-        ("cpu_period", cri.cpu_period),
-        ("cpu_shares", cri.cpu_shares),
+        (Field::CpuPeriod, cri.cpu_period),
+        (Field::CpuShares, cri.cpu_shares),
     ];
     if let Some((field, value)) = unsigned.into_iter().find(|(_, value)| *value < 0) {
-        return Err(limits::CRI.out_of_range(field, value));
+        return Err(Requester::Cri.out_of_range(field, value));
     }
-    limits::merge(resources, &cri_to_nri(cri), context, &limits::CRI)
+    limits::merge(resources, &cri_to_nri(cri), context, Requester::Cri)
 }

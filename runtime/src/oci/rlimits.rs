@@ -8,18 +8,14 @@ use super::{error::SpecError, facts::Policy};
 pub(super) fn rlimits(policy: &Policy, most: u64) -> Result<Vec<PosixRlimit>, SpecError> {
     let limits = policy.rlimits.iter();
     let limits = limits.map(|(name, soft, hard)| {
-        rlimit(name, *soft, *hard, most).map_err(|error| error.of_field("[container] ulimits"))
+        rlimit(name, *soft, *hard, most)
+            .map_err(|cause| SpecError::invalid("[container] ulimits", cause))
     });
     limits.collect()
 }
 
 /// One limit; `nofile` and `RLIMIT_NOFILE` are the same (NRI-708).
-pub(super) fn rlimit(
-    name: &str,
-    soft: u64,
-    hard: u64,
-    most: u64,
-) -> Result<PosixRlimit, SpecError> {
+pub(super) fn rlimit(name: &str, soft: u64, hard: u64, most: u64) -> Result<PosixRlimit, String> {
     let upper = name.to_ascii_uppercase();
     let full = if upper.starts_with("RLIMIT_") {
         upper
@@ -28,16 +24,16 @@ pub(super) fn rlimit(
     };
     let kind: PosixRlimitType = full
         .parse()
-        .map_err(|_| SpecError::invalid("rlimits", format!("unknown limit {name:?}")))?;
+        .map_err(|_| format!("unknown limit {name:?}"))?;
     if soft > hard {
-        return Err(SpecError::invalid(
-            "rlimits",
-            format!("{full}: soft limit {soft} is above the hard limit {hard}"),
+        return Err(format!(
+            "{full}: soft limit {soft} is above the hard limit {hard}"
         ));
     }
     if kind == PosixRlimitType::RlimitNofile && hard > most {
-        let cause = format!("{full}: hard limit {hard} is above this host's fs.nr_open, {most}");
-        return Err(SpecError::invalid("rlimits", cause));
+        return Err(format!(
+            "{full}: hard limit {hard} is above this host's fs.nr_open, {most}"
+        ));
     }
     let limit = PosixRlimitBuilder::default()
         .typ(kind)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
-use proto_nri as nri;
+use proto_nri::{self as nri, Field};
 
 use super::error::SpecError;
 
@@ -24,13 +24,13 @@ pub(super) fn check_adjusted(
         return Ok(());
     };
     let field = if adjust.hooks.is_some() {
-        "adjust.hooks"
+        Field::OciHooks
     } else if !adjust.mounts.is_empty() {
-        "adjust.mounts"
+        Field::Mounts
     } else if !adjust.cdi_devices.is_empty() {
-        "adjust.CDI_devices"
+        Field::CdiDevices
     } else {
-        "adjust.linux.namespaces"
+        Field::Namespace
     };
     Err(SpecError::unsupported(field, why))
 }

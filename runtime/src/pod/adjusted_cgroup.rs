@@ -2,11 +2,12 @@
 //!
 //! The path must be free: limits, signals and removal apply to the entire cgroup.
 
+use proto_nri::Field;
+
 use super::{
     error::{Error, Result},
     pods::Pods,
     record::ContainerPhase,
-    setters,
     spec::Specs,
     state::Container,
 };
@@ -15,9 +16,7 @@ use crate::{
     oci::SpecError,
 };
 
-const FIELD: &str = "adjust.linux.cgroups_path";
-
-/// Sets the container's cgroup from its adjustment, if it has one, and writes the record.
+/// Puts the container where its adjustment asks for, if it does; the record has it then.
 ///
 /// # Errors
 /// Names the field: the path is invalid or in use. Or the record cannot be written.
@@ -28,8 +27,8 @@ pub async fn place(cx: &Pods, container: &Container, specs: &Specs) -> Result<()
         return Ok(());
     }
     let refused = |cause: String| {
-        let error = SpecError::invalid(FIELD, cause);
-        Error::from(setters::named(error, &specs.owners, &container.id))
+        let error = SpecError::invalid(Field::CgroupsPath, cause);
+        Error::from(error.set_by(&specs.owners_of(&container.id)))
     };
     let path = cgroup::from_oci(asked).map_err(|error| refused(error.to_string()))?;
     // Two requests for the same path would both find it free.

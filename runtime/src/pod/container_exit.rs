@@ -171,9 +171,10 @@ pub async fn give_back(node: &Node, container: &Container) {
         container.unkillable.store(true, Ordering::Relaxed);
         log("processes may be left", &error);
     }
-    let patience = match container.unkillable.load(Ordering::Relaxed) {
-        true => Duration::ZERO,
-        false => CGROUP_GONE,
+    let patience = if container.unkillable.load(Ordering::Relaxed) {
+        Duration::ZERO
+    } else {
+        CGROUP_GONE
     };
     if let Err(error) = fault::pass("container.exit.cgroup").await {
         return log("the cgroup is left", &error);

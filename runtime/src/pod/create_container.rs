@@ -17,7 +17,7 @@ use super::{
     pods::Pods,
     record::{ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Mark},
     registry::{Registry, new_id},
-    selinux, setters, side_effects,
+    selinux, side_effects,
     spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
@@ -111,7 +111,7 @@ async fn create(
     let rootfs = rootfs.step("root file system")?;
     fault::pass("container.create.spec").await?;
     let mounted = image_volumes::mount(&node.images, &node.dirs, pod, &request.config).await?;
-    let built = build(node, pod, container, request, (&image, &rootfs), &mounted);
+    let built = build(node, pod, container, request, &image, &rootfs, &mounted);
     let built = spans::step("build the spec", built);
     // This may fill VOLUMEs, for minutes.
     let built = container.unless_it_ends(2 * LOOKUP, built).await?;
@@ -157,7 +157,8 @@ async fn build(
     pod: &Pod,
     container: &Arc<Container>,
     request: &CreateContainerRequest,
-    (image, rootfs): (&Arc<ImageRecord>, &Rootfs),
+    image: &Arc<ImageRecord>,
+    rootfs: &Rootfs,
     mounted: &ImageMounts,
 ) -> Result<ContainerSpec> {
     let facts = image_facts(image, &request.config);
@@ -287,8 +288,8 @@ async fn adjust(
     let places = node.images.places(rootfs, at).await.step(APPLY)?;
     let mut spec = specs.spec.clone();
     let (own, policy) = (Arc::clone(node), Arc::clone(message::policy(node, pod)));
-    let (asked, id) = (adjustment.clone(), container.id.clone());
-    let set_by = owners.clone();
+    let asked = adjustment.clone();
+    let set_by = owners.container(&container.id).cloned().unwrap_or_default();
     let applied = move |session: &Session| {
         let context = ApplyContext {
             host: &own.host,
@@ -298,7 +299,7 @@ async fn adjust(
         };
         oci::apply_adjustment(&mut spec, &asked, &context)
             .map(|()| spec)
-            .map_err(|error| Error::from(setters::named(error, &set_by, &id)))
+            .map_err(|error| Error::from(error.set_by(&set_by)))
     };
     let ending = container.ends_within(LOOKUP);
     let applied = node.lookups.run(&pod.id, ending, applied).await;
@@ -308,7 +309,7 @@ async fn adjust(
         .map_err(|error| error.at(APPLY))?;
     specs.base = Some(std::mem::replace(&mut specs.spec, spec));
     specs.adjustment = adjustment;
-    specs.owners = owners;
+    specs.owners = (&owners).into();
     let placed = adjusted_cgroup::place(cx, container, &specs).await;
     placed.map_err(|error| error.at(APPLY))?;
     container.set_message(&message::from_spec(node, pod, container, &specs));

@@ -12,8 +12,9 @@ use std::{
 };
 
 use nri::{
-    Adaptation, Handlers, Observer, PluginId, Requester, Source, Turn, merge::Askers,
-    owners::Owners,
+    Adaptation, Handlers, Observer, PluginId, Requester, Source, Turn,
+    merge::Askers,
+    owners::{ContainerOwners, Owners},
 };
 use nri_record::Recorder;
 use proto_cri::v1 as cri;
@@ -24,7 +25,7 @@ use super::{
     error::{Error, Result},
     event_log, message,
     node::Node,
-    recording, setters,
+    recording,
     spec::Specs,
     state::{Container, Pod},
 };
@@ -66,7 +67,7 @@ impl<T> Answer<T> {
 /// Result of CreateContainer.
 pub struct Adjusted {
     pub adjustment: proto_nri::ContainerAdjustment,
-    pub owners: proto_nri::OwningPlugins,
+    pub owners: Owners,
 }
 
 /// Result of UpdateContainer if plugins changed the request.
@@ -324,7 +325,7 @@ impl Hooks {
         Ok(Answer {
             own: adjusted.then(|| Adjusted {
                 adjustment: merged.adjust,
-                owners: proto_nri::OwningPlugins::from(&merged.owners),
+                owners: merged.owners,
             }),
             others: SideEffects {
                 updates: merged.update,
@@ -393,11 +394,11 @@ impl Hooks {
             Err(refused) => return point.refused(refused),
         };
         point.passed(None);
-        let owners = proto_nri::OwningPlugins::from(&merged.owners);
+        let owners = merged.owners.container(&container.id);
         Ok(Answer {
             own: merged.target.map(|resources| Changed {
                 resources,
-                plugins: setters::all(&owners, &container.id),
+                plugins: owners.map_or_else(Vec::new, ContainerOwners::all_setters),
             }),
             others: SideEffects {
                 updates: merged.others,

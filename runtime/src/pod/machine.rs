@@ -47,9 +47,9 @@ pub trait Machine: Send + Sync {
     /// mounts its procfs at `at`, below the mount point `dir`.
     ///
     /// # Errors
-    /// The process has ended, or the kernel's error.
-    fn pin_procfs(&self, process: (i32, u64), dir: &Path, at: &Path) -> io::Result<()>;
-    /// Unmounts `at` and everything below.
+    /// The process has ended, or what the kernel said.
+    fn pin_procfs(&self, pid: i32, start_time: u64, dir: &Path, at: &Path) -> io::Result<()>;
+    /// With all that is mounted below.
     ///
     /// # Errors
     /// No mount at this path.
@@ -98,7 +98,7 @@ impl Machine for Linux {
     }
 
     #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
-    fn pin_procfs(&self, (pid, start_time): (i32, u64), dir: &Path, at: &Path) -> io::Result<()> {
+    fn pin_procfs(&self, pid: i32, start_time: u64, dir: &Path, at: &Path) -> io::Result<()> {
         let process = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         let pidfd = pidfd_open(process, PidfdFlags::empty())?;
         if stat::start_time(pid)? != start_time {

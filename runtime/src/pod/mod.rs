@@ -28,6 +28,7 @@
 //! | `skips.rs` `remove_by_id.rs` | forced removal that skips failing steps, or has no record |
 
 pub mod adjusted_cgroup;
+mod adjusted_start;
 pub mod admit;
 pub mod container_exit;
 mod contract_point;
@@ -63,7 +64,6 @@ pub mod resources;
 pub mod run_pod_sandbox;
 pub mod sandbox;
 mod selinux;
-pub mod setters;
 pub mod side_effects;
 pub mod skips;
 pub mod spec;

@@ -162,8 +162,9 @@ pub fn is_exposed(record: &PodRecord) -> bool {
 async fn take_procfs(node: &Node, process: &Process, pod: &str) -> Result<PathBuf> {
     let files = node.dirs.files(pod);
     let (machine, at) = (Arc::clone(&node.machine), files.procfs.clone());
-    let process = (process.pid.cast_signed(), process.start_time);
-    let taken = blocking(move || machine.pin_procfs(process, &files.dir, &files.procfs)).await;
+    let (pid, start_time) = (process.pid.cast_signed(), process.start_time);
+    let pin = move || machine.pin_procfs(pid, start_time, &files.dir, &files.procfs);
+    let taken = blocking(pin).await;
     taken.step("pause: take its mounts")?;
     Ok(at)
 }

@@ -137,9 +137,10 @@ async fn remember_boot(node: &Node) {
     let unsynced = &node.unsynced;
     let (path, id) = (node.dirs.boot_id(), node.boot_id.as_bytes());
     let known = fs::read(&path).is_ok_and(|was| was == id);
-    let written = match known {
-        true => Ok(()),
-        false => unsynced.replace(&path, id),
+    let written = if known {
+        Ok(())
+    } else {
+        unsynced.replace(&path, id)
     };
     if let Err(error) = written.and(unsynced.sync().await) {
         tracing::warn!(%error, "what recovery has found is not on disk");

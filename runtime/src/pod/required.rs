@@ -44,10 +44,12 @@ fn compare(was: BTreeSet<String>, nri: &Nri) -> (BTreeSet<String>, Vec<String>) 
     required.extend(was.into_iter().filter(|id| !is_there(id)));
     let mut dropped = Vec::new();
     for id in &required {
-        let why = match is_there(id) {
-            _ if !nri.enable => "nri.enable is false",
-            false => "it has no table any more (one with required = false ends this warning)",
-            true => continue,
+        let why = if !nri.enable {
+            "nri.enable is false"
+        } else if is_there(id) {
+            continue;
+        } else {
+            "it has no table any more (one with required = false ends this warning)"
         };
         dropped.push(format!(
             "plugin {id} is required, and pods and containers are created without it: {why}"

@@ -201,9 +201,12 @@ static PHASES: [Phase; 7] = [
         leaves: "pause",
         span: |plan| shares_pid(plan).then_some("start the pause process"),
         fault: || Box::pin(fault::pass("pod.start.pause")),
-        enter: |cx, pod, plan| match shares_pid(plan) {
-            true => Box::pin(pause::start(cx, pod)),
-            false => Box::pin(async { Ok(()) }),
+        enter: |cx, pod, plan| {
+            if shares_pid(plan) {
+                Box::pin(pause::start(cx, pod))
+            } else {
+                Box::pin(async { Ok(()) })
+            }
         },
         undo: |cx, pod| Box::pin(pause::stop(&cx.node, &pod.id)),
     },

@@ -129,9 +129,10 @@ impl Node {
         let machine = &self.machine;
         let attachment = machine.attach(attach_request(record, netns)?);
         let attachment = attachment.await.map_err(|error| {
-            let kind = match error.is_not_ready() {
-                true => Kind::Unavailable,
-                false => Kind::Failed,
+            let kind = if error.is_not_ready() {
+                Kind::Unavailable
+            } else {
+                Kind::Failed
             };
             Error::new(kind, format!("network: {error}"))
         })?;

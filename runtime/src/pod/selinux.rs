@@ -70,9 +70,10 @@ pub(super) async fn relabel_trees(
     let waiting = Waiting::default();
     let is_over = waiting.is_over();
     blocking(move || {
-        let own = match volumes.exists() {
-            true => fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label, &is_over)),
-            false => Ok(()),
+        let own = if volumes.exists() {
+            fs::canonicalize(&volumes).and_then(|dir| relabel(&dir, &label, &is_over))
+        } else {
+            Ok(())
         };
         let own = own.step("relabel the image's volumes");
         let others = trees.iter().map(|tree| {

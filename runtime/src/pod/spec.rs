@@ -3,6 +3,7 @@
 
 use std::{fs, io, path::PathBuf};
 
+use nri::owners::{ContainerOwners, Owners};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,12 @@ impl Specs {
             owners: proto_nri::OwningPlugins::default(),
             spec,
         }
+    }
+
+    /// Which plugin set which field of the container `id`.
+    pub fn owners_of(&self, id: &str) -> ContainerOwners {
+        let owners = Owners::try_from(&self.owners).unwrap_or_default();
+        owners.container(id).cloned().unwrap_or_default()
     }
 }
 

@@ -13,13 +13,13 @@ use cairn_monitor::{log_path, record::Join};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::{
+    adjusted_start::AdjustedStart,
     container_exit::{self, watch, written_later},
     error::{AtStep as _, Error, Result},
     node::Node,
     pods::Pods,
     record::{ContainerPhase, Exit, Mark, PodPhase, Process},
     registry::Registry,
-    setters::AdjustedMounts,
     spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
@@ -28,7 +28,7 @@ use crate::{
     clock, fault,
     host::lookup::Session,
     monitor::{LaunchSpec, Monitor},
-    oci, spans,
+    spans,
     store::make_private,
     trace::Action,
 };
@@ -55,14 +55,16 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
 }
 
 async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
-    let (monitor, process) = launch(cx, pod, container).await?;
+    let specs = cx.node.specs.read(&container.id).await?;
+    let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
+    let (monitor, process) = launch(cx, pod, container, &specs, &adjusted).await?;
     fault::pass("container.start.hook").await?;
     let hooks = &cx.notices.hooks;
     hooks.start_container(pod, container, process.pid).await?;
     fault::pass("container.start.start").await?;
     spans::step("start", monitor.start())
         .await
-        .map_err(|error| Error::failed(error.to_string()))?;
+        .map_err(|error| Error::failed(adjusted.name_in(&error.to_string())))?;
     container
         .cell
         .change(|record| {
@@ -75,18 +77,22 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     Ok(monitor)
 }
 
-/// Runs everything up to an init that waits for its start.
-async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor, Process)> {
+/// Everything up to an init that waits for its start.
+async fn launch(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Container,
+    specs: &Specs,
+    adjusted: &AdjustedStart,
+) -> Result<(Monitor, Process)> {
     let node = &cx.node;
     let record = container.cell.get();
-    let specs = node.specs.read(&container.id).await?;
-    let join = join(&cx.registry, pod, &specs)?;
-    let mounts = AdjustedMounts::of(&specs.adjustment, &specs.owners, &container.id);
+    let join = join(&cx.registry, pod, specs)?;
     let log_path = record.log_path.as_deref().map(|path| {
         let directory = pod.cell.get().config.log_directory.clone();
         log_path::marked(path, directory.as_ref())
     });
-    look_up(node, pod, container, &mounts, log_path.clone()).await?;
+    look_up(node, pod, container, adjusted, log_path.clone()).await?;
 
     fault::pass("container.start.cgroup").await?;
     let group = node.cgroup(&record.cgroup)?;
@@ -98,7 +104,7 @@ async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor,
         .step("cgroup")?;
 
     fault::pass("container.start.launch").await?;
-    spans::step("mount the root", mount_root(node, pod, container, &specs)).await?;
+    spans::step("mount the root", mount_root(node, pod, container, specs)).await?;
     let launched = node.launcher.launch(LaunchSpec {
         id: container.id.clone(),
         dir: node.dirs.container(&container.id),
@@ -114,8 +120,8 @@ async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor,
     let launched = spans::step("spawn the monitor and create", launched);
     let launched = tokio::select! {
         biased;
-        launched = launched => launched.map_err(|error| mounts.name_in(&error.to_string())),
-        // The monitor undoes its work, as far as the kernel permits.
+        launched = launched => launched.map_err(|error| adjusted.name_in(&error.to_string())),
+        // The monitor undoes what it did, as far as the kernel lets it.
         () = container.ends_within(PATIENCE) => Err(format!(
             "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
             PATIENCE.as_secs()
@@ -127,7 +133,7 @@ async fn launch(cx: &Pods, pod: &Pod, container: &Container) -> Result<(Monitor,
     let monitor = launched.map_err(|why| match group.oom_kills() {
         Ok(1..) => Error::failed(format!(
             "the kernel ended it for want of memory{}: {why}",
-            memory_limit(&specs.spec)
+            adjusted.memory_limit(&specs.spec)
         )),
         _ => Error::failed(why),
     })?;
@@ -144,12 +150,12 @@ async fn look_up(
     node: &Node,
     pod: &Pod,
     container: &Container,
-    mounts: &AdjustedMounts,
+    adjusted: &AdjustedStart,
     log_path: Option<PathBuf>,
 ) -> Result<()> {
-    let mounts = mounts.clone();
+    let adjusted = adjusted.clone();
     let looked_up = move |session: &Session| {
-        mounts.check(session)?;
+        adjusted.check(session)?;
         let Some(path) = log_path else {
             return Ok(());
         };
@@ -215,15 +221,7 @@ async fn failed(cx: &Pods, pod: &Arc<Pod>, container: &Arc<Container>, error: &E
     container_exit::send_stop_hook(cx, pod, container).await;
 }
 
-fn memory_limit(spec: &Spec) -> String {
-    let memory = oci::limits::current(spec).and_then(|limits| limits.memory().as_ref());
-    let limit = memory.and_then(|memory| memory.limit());
-    limit.map_or_else(String::new, |limit| {
-        format!(" (its limit is {limit} bytes)")
-    })
-}
-
-/// The process whose PID namespace it joins. A spec can name it only by a pid, which may be reused.
+/// Whose PID namespace it joins. A spec can only say it by a number, which may be another's by now.
 fn join(registry: &Registry, pod: &Pod, specs: &Specs) -> Result<Option<Join>> {
     let Some(path) = pid_namespace(&specs.spec) else {
         return Ok(None);

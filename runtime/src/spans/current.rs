@@ -74,8 +74,8 @@ impl Context {
 
     fn child(&self, name: &str) -> Option<Open> {
         let place = self.0.as_deref()?;
-        let hangs = (place.trace, Some(place.span));
-        Open::new(place.recorder.clone(), hangs, name, INTERNAL, place.epoch)
+        let (recorder, parent) = (place.recorder.clone(), Some(place.span));
+        Open::new(recorder, place.trace, parent, name, INTERNAL, place.epoch)
     }
 }
 
@@ -93,7 +93,8 @@ pub async fn step<T, E: Display>(
 /// As [`step`], with an attribute for its object.
 pub async fn step_of<T, E: Display>(
     name: &'static str,
-    (key, what): (&'static str, &(impl Display + ?Sized)),
+    key: &'static str,
+    what: &(impl Display + ?Sized),
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     match here().child(name) {
@@ -153,7 +154,7 @@ impl Recorder {
             Some(parent) => (parent.sampled.then_some(parent.trace)?, Some(parent.span)),
             None => (self.by_chance()?, None),
         };
-        Open::new(self.clone(), (trace, above), name, SERVER, Epoch::begin())
+        Open::new(self.clone(), trace, above, name, SERVER, Epoch::begin())
     }
 
     fn by_chance(&self) -> Option<TraceId> {
@@ -188,7 +189,8 @@ pub struct Open {
 impl Open {
     fn new(
         recorder: Recorder,
-        (trace, parent): (TraceId, Option<SpanId>),
+        trace: TraceId,
+        parent: Option<SpanId>,
         name: &str,
         kind: i32,
         epoch: Epoch,

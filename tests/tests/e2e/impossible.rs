@@ -363,6 +363,36 @@ async fn what_a_user_namespace_cannot_have_fails_the_creation() {
 }
 
 #[tokio::test]
+async fn a_missing_program_fails_the_start_once_by_name_and_by_the_plugin_that_set_it() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("missing-program").await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
+    for (name, words) in [
+        ("client", "start: exec \"/no/such\": no such file"),
+        (
+            "plugin",
+            "start: args (set by 10-adjuster): exec \"/no/such\": no such file",
+        ),
+    ] {
+        let sets = name == "plugin";
+        plugin.adjusts(move |_, _| {
+            sets.then(|| {
+                with(|a| {
+                    a.set_args(["/no/such"]);
+                })
+            })
+        });
+        let program = if sets { "true" } else { "/no/such" };
+        let container = pod.create(name, &[program]).await;
+        let error = container.start().await.expect_err("there is no program");
+        let words = format!("container {}: {words}", container.id);
+        assert_eq!(faults(&error, Code::Internal, &[&words]), None);
+        assert_eq!(error.message().matches("no such file").count(), 1);
+    }
+    pod.end().await;
+}
+
+#[tokio::test]
 async fn a_start_without_enough_memory_says_so() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("little-memory").await;

@@ -98,9 +98,10 @@ impl Replay {
         let id = script.plugin.parse().unwrap_or_else(|_| unnamed());
         let socket = manners.socket.clone();
         let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
-        let speaks = match script.serves_beta {
-            true => Speaks::Newest,
-            false => Speaks::V0125,
+        let speaks = if script.serves_beta {
+            Speaks::Newest
+        } else {
+            Speaks::V0125
         };
         let manner = Manner {
             speaks,

@@ -21,9 +21,10 @@ impl Replay {
         call: &Call,
     ) -> Option<StepReport> {
         let began = std::time::Instant::now();
-        let patience = match self.awaited.is_empty() {
-            true => OWN_CALL,
-            false => LATER_CALL,
+        let patience = if self.awaited.is_empty() {
+            OWN_CALL
+        } else {
+            LATER_CALL
         };
         let deadline = Instant::now() + patience;
         let same = |runtime: &Runtime| {

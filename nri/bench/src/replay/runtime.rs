@@ -126,10 +126,11 @@ impl Runtime {
             return Came::Garbage("the answer cannot be decoded".to_owned());
         };
         if let Some(Status { code, message }) = response.status.filter(|s| s.code != 0) {
-            // A plugin's ttrpc may watch its time limit, and report it first.
-            return match code == Code::DeadlineExceeded as i32 {
-                true => Came::TimedOut,
-                false => Came::Error(Failure { code, message }),
+            // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
+            return if code == Code::DeadlineExceeded as i32 {
+                Came::TimedOut
+            } else {
+                Came::Error(Failure { code, message })
             };
         }
         match decode(service, method, Part::Answer, &response.payload) {

@@ -84,12 +84,13 @@ pub(crate) fn scripts(recording: &Recording, plugin: Option<&str>) -> Result<Vec
         |id: &str, name: &str| id == name || id.split_once('-').is_some_and(|(_, n)| n == name);
     if let Some(name) = plugin {
         all.retain(|script| is(&script.plugin, name));
-        return match all.is_empty() {
-            true => Err(format!(
+        return if all.is_empty() {
+            Err(format!(
                 "no plugin {name} in this recording: it has {}",
                 or_none(&listed)
-            )),
-            false => Ok(all),
+            ))
+        } else {
+            Ok(all)
         };
     }
     match ids.as_slice() {

@@ -18,9 +18,10 @@ pub(crate) struct Paint(pub bool);
 
 impl Paint {
     fn as_(self, colour: &str, text: &str) -> String {
-        match self.0 {
-            true => format!("\x1b[{colour}m{text}\x1b[0m"),
-            false => text.to_owned(),
+        if self.0 {
+            format!("\x1b[{colour}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
         }
     }
 }
@@ -57,18 +58,12 @@ fn verdict(report: &Report, paint: Paint) -> String {
     let steps = report.steps.len();
     let failed = report.steps.iter().filter(|s| !s.held()).count();
     let findings: usize = report.steps.iter().map(|s| s.findings.len()).sum();
-    match report.held() {
-        true if report.replayed => {
-            let same = paint.as_(GREEN, "same:");
-            format!("{same} {steps} steps, as recorded")
-        }
-        true => format!("{} {steps} steps", paint.as_(GREEN, "held:")),
-        false if report.not_joined.is_some() => paint.as_(RED, "nothing was tried"),
-        false => {
-            let what = match report.replayed {
-                true => "different:",
-                false => "failed:",
-            };
+    match (report.held(), report.replayed) {
+        (true, true) => format!("{} {steps} steps, as recorded", paint.as_(GREEN, "same:")),
+        (true, false) => format!("{} {steps} steps", paint.as_(GREEN, "held:")),
+        (false, _) if report.not_joined.is_some() => paint.as_(RED, "nothing was tried"),
+        (false, replayed) => {
+            let what = if replayed { "different:" } else { "failed:" };
             let what = paint.as_(RED, what);
             format!("{what} {failed} of {steps} steps, {findings} broken rules")
         }

@@ -37,7 +37,7 @@ fn suite(out: &mut String, report: &Report) {
         );
     }
     for (n, step) in report.steps.iter().enumerate() {
-        case(out, (&name, &file), n + 1, step);
+        case(out, &name, &file, n + 1, step);
     }
     if !report.output.is_empty() {
         let output = escaped(&report.output);
@@ -46,7 +46,7 @@ fn suite(out: &mut String, report: &Report) {
     out.push_str("  </testsuite>\n");
 }
 
-fn case(out: &mut String, (suite, file): (&str, &str), n: usize, step: &StepReport) {
+fn case(out: &mut String, suite: &str, file: &str, n: usize, step: &StepReport) {
     let title = escaped(&step.title);
     let seconds = step.took.as_secs_f64();
     let _ = write!(

@@ -87,17 +87,19 @@ impl Bench {
         }
         let mut findings = Vec::new();
         for late in came.late {
-            match is_expected(|e| matches!(e, Expected::Late)) {
-                true => report.note(format!("late, as expected: {late}")),
-                false => findings.push(Finding::new(Rule::LateAnswer, late)),
+            if is_expected(|e| matches!(e, Expected::Late)) {
+                report.note(format!("late, as expected: {late}"))
+            } else {
+                findings.push(Finding::new(Rule::LateAnswer, late))
             }
         }
         if let Some(lost) = came.lost {
             let ended = came.ended.map(|ended| format!("; it ended with {ended}"));
             let lost = lost + &ended.unwrap_or_default();
-            match is_expected(|e| matches!(e, Expected::Lost | Expected::Exit(_))) {
-                true => report.note(format!("lost, as expected: {lost}")),
-                false => findings.push(Finding::new(Rule::LostConnection, lost)),
+            if is_expected(|e| matches!(e, Expected::Lost | Expected::Exit(_))) {
+                report.note(format!("lost, as expected: {lost}"))
+            } else {
+                findings.push(Finding::new(Rule::LostConnection, lost))
             }
         }
         self.file(findings, report);

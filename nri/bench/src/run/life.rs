@@ -135,9 +135,10 @@ impl Bench {
                 ended = by_signal && by_sigterm;
             }
             if !ended {
-                let what = match by_signal {
-                    true => format!("it was there {GRACE:?} after SIGTERM"),
-                    false => format!("it was there {GRACE:?} after its connection was lost"),
+                let what = if by_signal {
+                    format!("it was there {GRACE:?} after SIGTERM")
+                } else {
+                    format!("it was there {GRACE:?} after its connection was lost")
                 };
                 self.file(vec![Finding::new(Rule::OutlivesRuntime, what)], report);
             }

@@ -283,9 +283,10 @@ impl Bench {
     fn file(&self, findings: Vec<Finding>, report: &mut StepReport) {
         for finding in findings {
             let allowed = self.scenario.allow.contains(&finding.rule);
-            let list = match allowed {
-                true => &mut report.allowed,
-                false => &mut report.findings,
+            let list = if allowed {
+                &mut report.allowed
+            } else {
+                &mut report.findings
             };
             if !list.contains(&finding) {
                 list.push(finding);

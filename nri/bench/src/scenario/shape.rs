@@ -198,9 +198,10 @@ impl<'de> de::SeqAccess<'de> for Once {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Wrong> {
-        match std::mem::take(&mut self.0) {
-            true => seed.deserialize(Filled).map(Some),
-            false => Ok(None),
+        if std::mem::take(&mut self.0) {
+            seed.deserialize(Filled).map(Some)
+        } else {
+            Ok(None)
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{env, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Stub, StubBuilder, StubError};
-use crate::wire::process::ENV_SOCKET;
+use crate::{closing::CloseReason, wire::process::ENV_SOCKET};
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
@@ -36,11 +36,13 @@ enum Next {
 fn next(ended: &StubError, reconnects: bool, backoff: Duration) -> Next {
     match ended {
         ended if ended.is_final() => Next::Fail,
-        StubError::Dismissed(why) if why.starts_with("instance-replaced") => Next::Done,
-        StubError::Dismissed(_) if reconnects => Next::Again(backoff.max(BACKOFF_STOPPING)),
-        StubError::Dismissed(why) if why.is_empty() || why.starts_with("runtime-stopping") => {
-            Next::Done
-        }
+        StubError::Dismissed(why) => match CloseReason::of(why) {
+            Some(CloseReason::InstanceReplaced) => Next::Done,
+            _ if reconnects => Next::Again(backoff.max(BACKOFF_STOPPING)),
+            Some(CloseReason::RuntimeStopping) => Next::Done,
+            None if why.is_empty() => Next::Done,
+            _ => Next::Fail,
+        },
         _ if reconnects => Next::Again(backoff),
         _ => Next::Fail,
     }

@@ -108,13 +108,14 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
 async fn network_status(service: &Cri) -> Result<(), (String, String)> {
     let node = &service.pods.node;
     if node.config.network.nri == NriNetwork::Only {
-        return match service.pods.notices.hooks.hears(Event::RunPodSandbox) {
-            true => Ok(()),
-            false => Err((
+        return if service.pods.notices.hooks.hears(Event::RunPodSandbox) {
+            Ok(())
+        } else {
+            Err((
                 "NetworkPluginNotReady".to_owned(),
                 "no NRI plugin that handles RunPodSandbox is connected (network.nri = \"only\")"
                     .to_owned(),
-            )),
+            ))
         };
     }
     node.network.status().await.map_err(|problem| {

@@ -155,7 +155,7 @@ impl Machine for Memory {
         Ok(())
     }
 
-    fn pin_procfs(&self, _: (i32, u64), _: &Path, at: &Path) -> io::Result<()> {
+    fn pin_procfs(&self, _: i32, _: u64, _: &Path, at: &Path) -> io::Result<()> {
         fs::create_dir(at)?;
         self.mount(at);
         Ok(())
@@ -165,9 +165,10 @@ impl Machine for Memory {
         let mut inner = self.0.lock();
         let before = inner.mounts.len();
         inner.mounts.retain(|mount| !mount.starts_with(at));
-        match inner.mounts.len() < before {
-            true => Ok(()),
-            false => Err(io::ErrorKind::InvalidInput.into()),
+        if inner.mounts.len() < before {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
         }
     }
 

@@ -337,9 +337,10 @@ impl Session {
                 if heeds {
                     self.memory.exit(&self.dir, 128 + signal);
                 }
-                Some(match alive || all {
-                    true => Event::Done,
-                    false => failed("kill: it has exited"),
+                Some(if alive || all {
+                    Event::Done
+                } else {
+                    failed("kill: it has exited")
                 })
             }
             Request::Delete => match self.with(|kept| kept.phase)? {

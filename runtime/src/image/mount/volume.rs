@@ -38,7 +38,7 @@ impl Images {
             let merged = dir.join("merged");
             if !is_mounted(&merged) {
                 release(&store, &dir)?;
-                let made = make_volume(&store, &dir, id, &layers, (userns, label.as_deref()));
+                let made = make_volume(&store, &dir, id, &layers, userns, label.as_deref());
                 if made.is_err() {
                     let _ = release(&store, &dir);
                 }
@@ -80,7 +80,8 @@ fn make_volume(
     dir: &Path,
     image: Digest,
     layers: &[Digest],
-    (userns, label): (Option<Userns>, Option<&str>),
+    userns: Option<Userns>,
+    label: Option<&str>,
 ) -> Result<(), Error> {
     let merged = dir.join("merged");
     begin_use(store, dir, image, layers)?;

@@ -105,8 +105,8 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
     let text = |value: &str| Some(nri::OptionalString { value: value.to_owned() });
     let bind = nri::MpolMode::MpolBind as i32;
     let mut rows = vec![
-        ("adjust.annotations", "without a name", adjust(|a| a.annotations = [(String::new(), "v".to_owned())].into())),
-        ("adjust.env", "A=B", adjust(|a| a.env = vec![variable("A=B", "x")])),
+        ("adjust.annotations[\"\"]", "without a name", adjust(|a| a.annotations = [(String::new(), "v".to_owned())].into())),
+        ("adjust.env[\"A=B\"]", "invalid", adjust(|a| a.env = vec![variable("A=B", "x")])),
         ("adjust.args", "NUL", adjust(|a| a.args = vec!["a\0b".to_owned()])),
         ("adjust.mounts[\"/x\"]", "frobnicate", mount("bind", "/private/x", "frobnicate")),
         ("adjust.mounts[\"/x\"]", "tmpcopyup", mount("tmpfs", "tmpfs", "tmpcopyup")),
@@ -122,7 +122,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.rlimits[\"nofile\"]", "fs.nr_open", adjust(|a| a.rlimits = vec![rlimit("nofile", 2, 1 << 40)])),
         ("adjust.mounts[\"/proc/sys\"]", "inside /proc", adjust(|a| a.mounts = vec![bind_at("/private/x", "/proc/sys")])),
         ("adjust.mounts[\"/proc\"]", "by a procfs", adjust(|a| a.mounts = vec![bind_at("/private/x", "/proc")])),
-        ("adjust.CDI_devices", "no/such=one", adjust(|a| a.cdi_devices = vec![nri::CdiDevice { name: "no/such=one".to_owned() }])),
+        ("adjust.cdi_devices", "no/such=one", adjust(|a| a.cdi_devices = vec![nri::CdiDevice { name: "no/such=one".to_owned() }])),
         ("adjust.linux.devices[\"/dev/x\"]", "\"z\"", linux(|l| l.devices = vec![device("/dev/x", "z", 1, 1)])),
         ("adjust.linux.devices[\"/dev/x\"]", "-1:1 is not", linux(|l| l.devices = vec![device("/dev/x", "c", -1, 1)])),
         ("adjust.linux.devices[\"/dev/x\"]", "4096:0 is not", linux(|l| l.devices = vec![device("/dev/x", "c", 4096, 0)])),
@@ -147,7 +147,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.namespaces[\"ipc\"]", "\"/missing\" is not a namespace", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/missing".to_owned() }])),
         ("adjust.linux.namespaces[\"ipc\"]", "another type, net", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/ns/net".to_owned() }])),
         ("adjust.linux.sysctl[\"vm.swappiness\"]", "", linux(|l| l.sysctl = [("vm.swappiness".to_owned(), "1".to_owned())].into())),
-        ("adjust.linux.net_devices", "a/b", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "a/b".to_owned() })].into())),
+        ("adjust.linux.net_devices[\"eth7\"]", "a/b", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "a/b".to_owned() })].into())),
         ("adjust.linux.memory_policy", "mode 99", memory(99, "0", &[])),
         ("adjust.linux.memory_policy", "flag 99", memory(bind, "0", &[99])),
         ("adjust.linux.memory_policy", "nodes: invalid list \"x\"", memory(bind, "x", &[])),
@@ -162,11 +162,11 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.resources.cpu.cpus", "no CPU 4", cpus("0,4", "")),
         ("adjust.linux.resources.pids.limit", "below the 3", of_resources(nri::LinuxResources { pids: Some(nri::LinuxPids { limit: 2 }), ..nri::LinuxResources::default() })),
         ("adjust.linux.resources.cpu.mems", "no memory node 2", cpus("", "1-2")),
-        ("adjust.linux.resources.hugepage_limits", "2 potatoes", of_resources(nri::LinuxResources {
+        ("adjust.linux.resources.hugepage_limits[\"2 potatoes\"]", "example: 2MB", of_resources(nri::LinuxResources {
             hugepage_limits: vec![nri::HugepageLimit { page_size: "2 potatoes".to_owned(), limit: 1 }],
             ..nri::LinuxResources::default()
         })),
-        ("adjust.linux.resources.unified", "../escape", of_resources(nri::LinuxResources {
+        ("adjust.linux.resources.unified[\"../escape\"]", "invalid name", of_resources(nri::LinuxResources {
             unified: [("../escape".to_owned(), "1".to_owned())].into(),
             ..nri::LinuxResources::default()
         })),

@@ -174,6 +174,8 @@ pub(crate) async fn a_cdi_device_comes_with_all_its_file_says(stage: &Stage) {
         .await;
     let mut unknown = nri::proto::ContainerAdjustment::default();
     unknown.add_cdi_device("vendor.com/thing=two");
-    stage.refuses(&pod, "CDI_devices", unknown).await;
+    stage
+        .refuses(&pod, "adjust.cdi_devices (set by", unknown)
+        .await;
     pod.end().await;
 }

@@ -168,15 +168,15 @@ pub(crate) async fn a_scheduler_that_no_kernel_has_is_refused(stage: &Stage) {
         ("linux.scheduler", scheduler(Policy::SchedIso, 0, 0, &[])),
         ("linux.scheduler", scheduler(Policy::SchedOther, 20, 0, &[])),
         (
-            "linux.scheduler.flags",
+            "linux.scheduler (set by 10-adjuster): utilization clamps",
             scheduler(Policy::SchedOther, 0, 0, &[Flag::SchedFlagUtilClampMin]),
         ),
         (
-            "linux.scheduler.flags",
+            "linux.scheduler (set by 10-adjuster): utilization clamps",
             scheduler(Policy::SchedOther, 0, 0, &[Flag::SchedFlagUtilClampMax]),
         ),
         (
-            "linux.scheduler.flags",
+            "linux.scheduler (set by 10-adjuster): SCHED_FLAG_RECLAIM",
             scheduler(Policy::SchedBatch, 0, 0, &[Flag::SchedFlagReclaim]),
         ),
         (

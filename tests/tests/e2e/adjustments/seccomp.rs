@@ -167,7 +167,7 @@ pub(crate) async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage
         ..allowing(Vec::new())
     };
     let adjust = of_linux(|linux| linux.seccomp_policy = Some(bad));
-    let field = "linux.seccomp_policy.flags";
+    let field = "linux.seccomp_policy (set by 10-adjuster): SECCOMP_FILTER_FLAG_WAIT";
     stage.refuses(&pod, field, adjust).await;
     pod.end().await;
 }
@@ -249,8 +249,11 @@ pub(crate) async fn a_listener_is_refused(stage: &Stage) {
     let mut notify = allowing(vec![rule(&["mkdir"], EPERM, &[])]);
     notify.syscalls[0].action = "SCMP_ACT_NOTIFY".to_owned();
     for (field, bad) in [
-        ("linux.seccomp_policy.listener_path", path),
-        ("linux.seccomp_policy.listener_metadata", metadata),
+        ("seccomp_policy (set by 10-adjuster): listener_path: ", path),
+        (
+            "seccomp_policy (set by 10-adjuster): listener_metadata: ",
+            metadata,
+        ),
         ("linux.seccomp_policy", notify),
     ] {
         let adjust = of_linux(|linux| linux.seccomp_policy = Some(bad));

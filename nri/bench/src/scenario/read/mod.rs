@@ -350,12 +350,13 @@ impl Reader<'_> {
             return Ok(None);
         };
         let (span, list) = (given.span(), given.into_inner());
-        match adjustment::is_list(&list) && !list.is_empty() {
-            true => Ok(Some(list)),
-            false => Err(self.bad(
+        if adjustment::is_list(&list) && !list.is_empty() {
+            Ok(Some(list))
+        } else {
+            Err(self.bad(
                 &span,
                 format!("cpus {list:?}: must be a list such as 0-3,7"),
-            )),
+            ))
         }
     }
 
