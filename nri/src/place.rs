@@ -33,6 +33,12 @@ pub fn path(field: Field, key: Option<&str>) -> String {
     }
 }
 
+/// The field of this name, as [`path`] writes it without a key.
+pub fn named(name: &str) -> Option<Field> {
+    let mut all = (1..).map_while(|number| Field::try_from(number).ok());
+    all.find(|field| path(*field, None) == name)
+}
+
 /// `None` for what is no field.
 pub fn place(field: Field) -> Option<Place> {
     use Place::{List, Map, Simple};

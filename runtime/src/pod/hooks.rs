@@ -322,6 +322,7 @@ impl Hooks {
         point.passed(None);
         let merged = created.merged;
         let adjusted = created.deliveries.iter().any(|delivery| delivery.adjusted);
+        let by = requester(Event::CreateContainer, &merged.askers, &merged.owners);
         Ok(Answer {
             own: adjusted.then(|| Adjusted {
                 adjustment: merged.adjust,
@@ -330,7 +331,7 @@ impl Hooks {
             others: SideEffects {
                 updates: merged.update,
                 evictions: merged.evict,
-                by: requester(Event::CreateContainer, &merged.askers, &merged.owners),
+                by,
             },
             _turn: Some(turn),
         })

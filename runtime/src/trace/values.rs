@@ -75,7 +75,7 @@ impl Values {
         let adjustment = serde_json::to_value(adjustment).unwrap_or_default();
         let values = paths.iter().take(MOST).filter_map(|path| {
             let (field, key) = field_and_key(path);
-            let field = place::at(&format!("/{}", field.replace('.', "/")))?;
+            let field = place::named(field)?;
             Some(Changed {
                 field: cut(path, 2 * LONGEST),
                 old: None,
