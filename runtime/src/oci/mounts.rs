@@ -396,12 +396,13 @@ fn mapping(cri: &CriMount, inputs: &MountInputs<'_>) -> Result<Option<IdMap>, Sp
     }
     let map = common_mapping(&cri.uid_mappings, &cri.gid_mappings, &field)?;
     if cri.image.is_some() {
-        return match inputs.sandbox.user_mapping == Some(map) {
-            true => Ok(None),
-            false => Err(SpecError::unsupported(
+        return if inputs.sandbox.user_mapping == Some(map) {
+            Ok(None)
+        } else {
+            Err(SpecError::unsupported(
                 field,
                 "an image can only be mounted with the id mappings of the pod",
-            )),
+            ))
         };
     }
     if let Some(why) = &inputs.host.no_user_namespaces {

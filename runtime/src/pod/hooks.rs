@@ -324,7 +324,7 @@ impl Hooks {
         let adjusted = created.deliveries.iter().any(|delivery| delivery.adjusted);
         let by = requester(Event::CreateContainer, &merged.askers, &merged.owners);
         Ok(Answer {
-            own: adjusted.then(|| Adjusted {
+            own: adjusted.then_some(Adjusted {
                 adjustment: merged.adjust,
                 owners: merged.owners,
             }),

@@ -165,9 +165,10 @@ async fn clients_of_other_libraries_get_their_answer() {
     let dir = bins::peers().join("clients");
     for name in CLIENTS {
         let program = dir.join(name).display().to_string();
-        match fs::exists(&program).expect("a directory") {
-            true => run(name, &[&program, &socket]),
-            false => eprintln!("left out: {name} (hack/peers clients)"),
+        if fs::exists(&program).expect("a directory") {
+            run(name, &[&program, &socket]);
+        } else {
+            eprintln!("left out: {name} (hack/peers clients)");
         }
     }
 }
