@@ -4,14 +4,13 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
     adaptation::{Adaptation, Handle},
-    establish::Runtime,
     launch::StartError,
     observe::Observer,
     owners::PluginId,
     plugin_side::{builtin, handlers::Handlers},
     rt,
     settings::{PluginSettings, Settings},
-    shared::Shared,
+    shared::{Runtime, Shared},
     source::Source,
     validate::DefaultValidator,
     wire::{mux::Watch, transport},

@@ -18,26 +18,15 @@ use crate::{
     shared::Shared,
     wire::{
         discover::Found,
-        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket, Watches},
+        mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::Child,
-        rpc::{Client, Metadata, Serving, one_line, serve},
+        rpc::{Client, Serving, one_line, serve},
         version::{NRI_VERSION, Version, runtime_services},
     },
 };
 
 /// Time for an error reply to reach the plugin before the connection closes (NRI-1060).
 const DELAYED_CLOSE: Duration = Duration::from_millis(250);
-
-/// The runtime as plugins see it, and what it adds to their connections.
-#[derive(Default)]
-pub(crate) struct Runtime {
-    pub(crate) name: String,
-    pub(crate) version: String,
-    /// What calls carry beside their request.
-    pub(crate) metadata: Option<Metadata>,
-    /// Makes the observer of the bytes of a connection.
-    pub(crate) watches: Option<Watches>,
-}
 
 /// Origin of a connection.
 pub(crate) enum Origin {

@@ -134,6 +134,7 @@ struct FromGo;
 
 mod adaptation;
 pub mod adjust;
+mod admission;
 pub mod annotation;
 mod backlog;
 mod builder;

@@ -14,15 +14,15 @@ use prost::Message;
 use proto_nri::{
     ContainerUpdate, RegisterPluginRequest, UpdateContainersRequest, UpdateContainersResponse,
 };
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
-    identity::{self, Identity},
-    limits::{Limits, Permit},
+    identity::Identity,
+    limits::Permit,
     observe::{Kind, PluginEvent},
     operation,
     owners::PluginId,
-    pace::{self, Pace},
+    pace,
     shared::Shared,
     source::{FailedUpdate, NOT_PERMITTED, Requester},
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
@@ -44,24 +44,6 @@ pub enum Who {
     /// Its own registration is ignored.
     Launched(PluginId),
     External(Arc<Identity>),
-}
-
-/// Bounds of what plugins may ask of the runtime.
-pub(crate) struct Admission {
-    limits: Arc<Limits>,
-    pace: Pace<PluginId>,
-    /// Of the programs of plugins that connect.
-    lookups: Arc<Semaphore>,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        Self {
-            limits: Arc::default(),
-            pace: Pace::of_updates(),
-            lookups: identity::lookups(),
-        }
-    }
 }
 
 /// The runtime service of one connection.

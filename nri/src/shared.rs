@@ -9,21 +9,32 @@ use tokio::{
 };
 
 use crate::{
+    admission::Admission,
     backlog::Backlog,
     closing::{CloseReason, Closing},
-    establish::Runtime,
     failed_joins::FailedJoins,
     gone::GonePlugins,
     notices::Notices,
     observe::{Observer, PluginEvent},
     owners::PluginId,
     plugin::Session,
-    register::Admission,
     roster::Roster,
     seats::{MAX_SHADOWS, Seats},
     settings::{Settings, Timeouts},
     source::Source,
+    wire::{mux::Watches, rpc::Metadata},
 };
+
+/// The runtime as plugins see it, and what it adds to their connections.
+#[derive(Default)]
+pub(crate) struct Runtime {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// What calls carry beside their request.
+    pub(crate) metadata: Option<Metadata>,
+    /// Makes the observer of the bytes of a connection.
+    pub(crate) watches: Option<Watches>,
+}
 
 pub(crate) struct Shared {
     pub(crate) runtime: Runtime,

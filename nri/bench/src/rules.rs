@@ -110,7 +110,7 @@ pub const ALL: [About; 15] = [
     About {
         rule: Rule::AnswerAfterShutdown,
         name: "answer-after-shutdown",
-        what: "the plugin asked for something, or answered an event, after it had answered Shutdown",
+        what: "the plugin asked for something after it had answered Shutdown",
         source: "NRI-1051",
         remedy: "stop tasks that ask for updates when Shutdown comes",
     },

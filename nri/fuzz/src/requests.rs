@@ -175,14 +175,18 @@ fn judge(
     let failed = UpdateContainersResponse::decode(answer.as_slice())
         .expect("a message of ours")
         .failed;
-    assert_eq!(done.len() + failed.len(), asked.update.len());
+    let not_evicted = asked.evict.len() - evicted.len();
+    assert_eq!(done.len() + failed.len(), asked.update.len() + not_evicted);
     let creating = |id: &str| control & 16 != 0 && id == samples::CONTAINER;
     for update in done {
         assert!(!creating(&update.container_id) && update.container_id != FAILS);
         let denied = update.clone().restrict(policy.fields);
         assert_eq!(denied, FieldMask::NONE);
     }
-    let known = |id: &str| asked.update.iter().any(|u| u.container_id == id);
+    let known = |id: &str| {
+        asked.update.iter().any(|u| u.container_id == id)
+            || asked.evict.iter().any(|e| e.container_id == id)
+    };
     assert!(failed.iter().all(|update| known(&update.container_id)));
     let refused = asked.update.iter().filter(|update| {
         let denied = (*update).clone().restrict(policy.fields);

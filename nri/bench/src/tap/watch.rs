@@ -170,10 +170,6 @@ impl Seen {
             let what = format!("the answer to {} cannot be decoded", call.method);
             return self.found(Rule::Garbage, what);
         };
-        if link.said_goodbye {
-            let what = format!("{} was answered after Shutdown", call.method);
-            self.found(Rule::AnswerAfterShutdown, what);
-        }
         let took = now.duration_since(call.since);
         let longest = self.longest.entry(call.method.clone()).or_default();
         *longest = took.max(*longest);

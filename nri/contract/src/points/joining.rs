@@ -25,7 +25,7 @@ pub(super) fn points() -> Vec<Point> {
         Slow "G-22/split" "a list that is longer than a message comes in parts, whole" split;
         Fast "G-22/states" "the list tells the states of containers" states;
         Fast "G-23/stopped-pods-are-listed" "a stopped pod is listed, and gets only RemovePodSandbox" stopped_pods;
-        Fast "G-23/exited-containers-are-not-listed" "a container that has exited is not listed" exited_containers;
+        Fast "G-23/exited-containers-are-not-listed" "a container that has exited is not listed, and its removal comes" exited_containers;
         Fast "G-24/others-go-on" "while a plugin is in Synchronize, events that are not its own go on" others_go_on;
     }
 }
@@ -185,7 +185,9 @@ async fn exited_containers(s: &Stage) -> Checked {
         .succeeds("a container's start")?;
     let late = s.plugin("10", "late").await?;
     let (_, containers) = listed(s, &late).await?;
-    same("containers", vec!["runs".to_owned()], containers)
+    same("containers", vec!["runs".to_owned()], containers)?;
+    container.remove().await.succeeds("RemoveContainer")?;
+    late.sees(Event::RemoveContainer, "p/c").await.map(drop)
 }
 
 async fn others_go_on(s: &Stage) -> Checked {

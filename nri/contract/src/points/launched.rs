@@ -2,7 +2,7 @@
 //! it is told exactly what the table of restarts says. And G-37, the plugin's own restart.
 
 use nri::proto::Event;
-use testkit::cri::ContainerState;
+use testkit::cri::{ContainerState, PodSandboxState};
 
 use super::{
     failures::{before, of},
@@ -102,7 +102,56 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
         let state = containers.first().map(testkit::cri::Container::state);
         same("the container's state", Some(expected), state)?;
     }
-    Ok(())
+    rest(s, event).await
+}
+
+/// The runtime ends what the kill interrupted, without a call of CRI. A start is CRI's to repeat.
+async fn rest(s: &Stage, event: Event) -> Checked {
+    let cri = s.cri();
+    match event {
+        Event::StopPodSandbox => {
+            eventually("the pod is NOTREADY", || async {
+                let pods = cri.pods().await.map_err(|status| status.to_string())?;
+                let stopped = pods
+                    .iter()
+                    .all(|p| p.state() == PodSandboxState::SandboxNotready);
+                (pods.len() == 1 && stopped)
+                    .then_some(())
+                    .ok_or_else(|| format!("{pods:?}"))
+            })
+            .await
+        }
+        Event::RemovePodSandbox => {
+            eventually("the pod is removed", || async {
+                let pods = cri.pods().await.map_err(|status| status.to_string())?;
+                pods.is_empty()
+                    .then_some(())
+                    .ok_or_else(|| format!("{pods:?}"))
+            })
+            .await
+        }
+        Event::RemoveContainer => {
+            eventually("the container is removed", || async {
+                let all = cri
+                    .containers()
+                    .await
+                    .map_err(|status| status.to_string())?;
+                all.is_empty()
+                    .then_some(())
+                    .ok_or_else(|| format!("{all:?}"))
+            })
+            .await
+        }
+        Event::StartContainer => {
+            let containers = cri.containers().await.succeeds("ListContainers")?;
+            let id = containers.first().map_or("", |c| &c.id);
+            let container = cri.container(id);
+            container.start().await.succeeds("StartContainer again")?;
+            let state = container.state().await.succeeds("ContainerStatus")?;
+            same("its state then", ContainerState::ContainerRunning, state)
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn exit_meanwhile(s: &Stage) -> Checked {
@@ -128,9 +177,11 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
         })
         .await?;
     same("what Synchronize lists", vec!["p", "p/c"], life.listed)?;
-    let state = s.cri().container(&container.id).state().await;
-    let state = state.succeeds("ContainerStatus")?;
-    same("its state", ContainerState::ContainerExited, state)?;
+    let status = s.cri().container(&container.id).status().await;
+    let status = status.succeeds("ContainerStatus")?;
+    let found = (status.state(), status.exit_code);
+    let expected = (ContainerState::ContainerExited, 3);
+    same("its state and exit code", expected, found)?;
     restart(s).await?;
     let again = witness.last_life();
     same("events after another restart", 0, again.events.len())?;
