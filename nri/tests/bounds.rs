@@ -7,7 +7,7 @@ mod common;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -25,8 +25,18 @@ use tokio::net::UnixStream;
 const FILES: u64 = 512;
 const PLACES: usize = 64;
 
-/// Tests of this binary count descriptors and tasks: one at a time.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Runs one test at a time, each with a runtime of its own: they count descriptors and tasks.
+fn alone(test: impl Future<Output = ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
 
 fn limit_open_files() {
     let limit = Rlimit {
@@ -52,100 +62,103 @@ async fn join(place: &Place, id: &str) -> Result<Stub, nri::stub::StubError> {
         .await
 }
 
-#[tokio::test]
-async fn plugins_that_register_without_end_leave_descriptors_and_a_place_for_one_with_a_table() {
-    let _alone = ALONE.lock().await;
-    limit_open_files();
-    let place = Place::new();
-    let named = BTreeMap::from([("10-named".parse().unwrap(), PluginSettings::default())]);
-    let nri = place.builder().plugins(named).start().await.unwrap();
-    let before = open_files();
-    let mut stubs = Vec::new();
-    let refused = loop {
-        match join(&place, &format!("10-a{}", stubs.len())).await {
-            Ok(stub) => stubs.push(stub),
-            Err(refused) => break refused.to_string(),
-        }
-    };
-    assert_eq!(stubs.len(), PLACES, "{refused}");
-    assert!(refused.contains("64 plugins are connected"), "{refused}");
-    // A plugin's own end is among them here.
-    let limit = usize::try_from(FILES).unwrap();
-    assert!(open_files() < limit / 2, "{}", open_files());
-    stubs.push(join(&place, "10-named").await.unwrap());
-    until_active(&nri, "10-named").await;
-    drop(stubs);
-    until("all have left", || open_files() <= before).await;
-    join(&place, "10-again").await.unwrap();
+#[test]
+fn plugins_that_register_without_end_leave_descriptors_and_a_place_for_one_with_a_table() {
+    alone(async {
+        limit_open_files();
+        let place = Place::new();
+        let named = BTreeMap::from([("10-named".parse().unwrap(), PluginSettings::default())]);
+        let nri = place.builder().plugins(named).start().await.unwrap();
+        let before = open_files();
+        let mut stubs = Vec::new();
+        let refused = loop {
+            match join(&place, &format!("10-a{}", stubs.len())).await {
+                Ok(stub) => stubs.push(stub),
+                Err(refused) => break refused.to_string(),
+            }
+        };
+        assert_eq!(stubs.len(), PLACES, "{refused}");
+        assert!(refused.contains("64 plugins are connected"), "{refused}");
+        // A plugin's own end is among them here.
+        let limit = usize::try_from(FILES).unwrap();
+        assert!(open_files() < limit / 2, "{}", open_files());
+        stubs.push(join(&place, "10-named").await.unwrap());
+        until_active(&nri, "10-named").await;
+        drop(stubs);
+        until("all have left", || open_files() <= before).await;
+        join(&place, "10-again").await.unwrap();
+    });
 }
 
-#[tokio::test]
-async fn one_plugin_that_connects_without_end_has_eight_shadows_and_the_newest_is_called() {
-    let _alone = ALONE.lock().await;
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    let mut stubs = Vec::new();
-    for _ in 0..30 {
-        stubs.push(join(&place, "10-twin").await.unwrap());
-        until("the newest is called", || {
-            let seen = place.seen.plugins.lock().unwrap();
-            let joined = |e: &PluginEvent| matches!(e, PluginEvent::Synchronized { .. });
-            seen.iter().filter(|(_, e)| joined(e)).count() == stubs.len()
-        })
-        .await;
-    }
-    until("the oldest are closed", || {
+#[test]
+fn one_plugin_that_connects_without_end_has_eight_shadows_and_the_newest_is_called() {
+    alone(async {
+        let place = Place::new();
+        let nri = place.builder().start().await.unwrap();
+        let mut stubs = Vec::new();
+        for _ in 0..30 {
+            stubs.push(join(&place, "10-twin").await.unwrap());
+            until("the newest is called", || {
+                let seen = place.seen.plugins.lock().unwrap();
+                let joined = |e: &PluginEvent| matches!(e, PluginEvent::Synchronized { .. });
+                seen.iter().filter(|(_, e)| joined(e)).count() == stubs.len()
+            })
+            .await;
+        }
+        until("the oldest are closed", || {
         let seen = place.seen.plugins.lock().unwrap();
         let replaced = |e: &PluginEvent| matches!(e, PluginEvent::Closed { reason } if reason.starts_with("instance-replaced"));
         seen.iter().filter(|(_, e)| replaced(e)).count() == 21
     })
     .await;
-    let there = common::there(&nri);
-    let are = |state| there.iter().filter(|p| p.state == state).count();
-    assert_eq!(
-        (are(PluginState::Active), are(PluginState::Shadowed)),
-        (1, 8)
-    );
+        let there = common::there(&nri);
+        let are = |state| there.iter().filter(|p| p.state == state).count();
+        assert_eq!(
+            (are(PluginState::Active), are(PluginState::Shadowed)),
+            (1, 8)
+        );
+    });
 }
 
-#[tokio::test]
-async fn two_thousand_connections_that_close_are_taken_at_a_bounded_rate_and_leave_nothing() {
-    let _alone = ALONE.lock().await;
-    let own = rustix::process::geteuid().as_raw();
-    for allowed in [own, 4_000_000_000] {
-        let place = Place::new();
-        let settings = nri::Settings {
-            socket: Some(place.socket()),
-            plugin_dir: None,
-            allowed_uids: vec![allowed],
-            ..Default::default()
-        };
-        let nri = place.builder().settings(settings).start().await.unwrap();
-        let before = (open_files(), tasks());
-        let begun = Instant::now();
-        for _ in 0..2000 {
-            drop(UnixStream::connect(place.socket()).await.unwrap());
+#[test]
+fn two_thousand_connections_that_close_are_taken_at_a_bounded_rate_and_leave_nothing() {
+    alone(async {
+        let own = rustix::process::geteuid().as_raw();
+        for allowed in [own, 4_000_000_000] {
+            let place = Place::new();
+            let settings = nri::Settings {
+                socket: Some(place.socket()),
+                plugin_dir: None,
+                allowed_uids: vec![allowed],
+                ..Default::default()
+            };
+            let nri = place.builder().settings(settings).start().await.unwrap();
+            let before = (open_files(), tasks());
+            let begun = Instant::now();
+            for _ in 0..2000 {
+                drop(UnixStream::connect(place.socket()).await.unwrap());
+            }
+            until("all are forgotten", || {
+                place.seen.plugins.lock().unwrap().len() == 2000
+            })
+            .await;
+            // A thousand at once, then 200 per second.
+            assert!(
+                begun.elapsed() >= Duration::from_millis(4900),
+                "{:?}",
+                begun.elapsed()
+            );
+            until("nothing is left", || {
+                open_files() <= before.0 && tasks() <= before.1
+            })
+            .await;
+            assert!(nri.plugins().is_empty());
+            if allowed == own {
+                let _stub = join(&place, "10-good").await.unwrap();
+                until_active(&nri, "10-good").await;
+            }
         }
-        until("all are forgotten", || {
-            place.seen.plugins.lock().unwrap().len() == 2000
-        })
-        .await;
-        // A thousand at once, then 200 per second.
-        assert!(
-            begun.elapsed() >= Duration::from_millis(4900),
-            "{:?}",
-            begun.elapsed()
-        );
-        until("nothing is left", || {
-            open_files() <= before.0 && tasks() <= before.1
-        })
-        .await;
-        assert!(nri.plugins().is_empty());
-        if allowed == own {
-            let _stub = join(&place, "10-good").await.unwrap();
-            until_active(&nri, "10-good").await;
-        }
-    }
+    });
 }
 
 /// A runtime that notes who asks, and how many at once.
@@ -182,40 +195,41 @@ impl Source for Counting {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_updates_is_delayed_not_refused_and_delays_no_other_plugin() {
-    let _alone = ALONE.lock().await;
-    let (place, runtime) = (Place::new(), Arc::new(Counting::default()));
-    let builder = place.builder().source(runtime.clone());
-    let nri = builder.start().await.unwrap();
-    let flood = join(&place, "10-flood").await.unwrap();
-    let other = join(&place, "20-other").await.unwrap();
-    for id in ["10-flood", "20-other"] {
-        until_active(&nri, id).await;
-    }
-    let begun = Instant::now();
-    let calls = (0..6).map(|call| {
-        let runtime = flood.runtime();
-        let updates = (0..100).map(|n| update(&format!("{call}-{n}"))).collect();
-        tokio::spawn(async move { runtime.update_containers(updates, Vec::new()).await })
+#[test]
+fn a_flood_of_updates_is_delayed_not_refused_and_delays_no_other_plugin() {
+    alone(async {
+        let (place, runtime) = (Place::new(), Arc::new(Counting::default()));
+        let builder = place.builder().source(runtime.clone());
+        let nri = builder.start().await.unwrap();
+        let flood = join(&place, "10-flood").await.unwrap();
+        let other = join(&place, "20-other").await.unwrap();
+        for id in ["10-flood", "20-other"] {
+            until_active(&nri, id).await;
+        }
+        let begun = Instant::now();
+        let calls = (0..6).map(|call| {
+            let runtime = flood.runtime();
+            let updates = (0..100).map(|n| update(&format!("{call}-{n}"))).collect();
+            tokio::spawn(async move { runtime.update_containers(updates, Vec::new()).await })
+        });
+        let calls: Vec<_> = calls.collect();
+        until("the flood has begun", || {
+            !runtime.done.lock().unwrap().is_empty()
+        })
+        .await;
+        let other = other.runtime();
+        let updated = other.update_containers(vec![update("other")], Vec::new());
+        assert!(updated.await.unwrap().is_empty());
+        assert!(calls.iter().any(|call| !call.is_finished()));
+        for call in calls {
+            assert!(call.await.unwrap().unwrap().is_empty());
+        }
+        // 500 at once, then 100 in a second.
+        assert!(begun.elapsed() >= Duration::from_secs(1));
+        assert_eq!(runtime.done.lock().unwrap().len(), 601);
+        assert!(
+            runtime.most.load(Ordering::SeqCst) <= 2,
+            "one for each plugin"
+        );
     });
-    let calls: Vec<_> = calls.collect();
-    until("the flood has begun", || {
-        !runtime.done.lock().unwrap().is_empty()
-    })
-    .await;
-    let other = other.runtime();
-    let updated = other.update_containers(vec![update("other")], Vec::new());
-    assert!(updated.await.unwrap().is_empty());
-    assert!(calls.iter().any(|call| !call.is_finished()));
-    for call in calls {
-        assert!(call.await.unwrap().unwrap().is_empty());
-    }
-    // 500 at once, then 100 in a second.
-    assert!(begun.elapsed() >= Duration::from_secs(1));
-    assert_eq!(runtime.done.lock().unwrap().len(), 601);
-    assert!(
-        runtime.most.load(Ordering::SeqCst) <= 2,
-        "one for each plugin"
-    );
 }
