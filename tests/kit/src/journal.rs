@@ -23,7 +23,7 @@ pub struct Seen {
     pub resources: Option<LinuxResources>,
     /// When its handler returned.
     pub answered: Option<Instant>,
-    /// What the message lacks.
+    /// The missing fields of the message.
     pub left_out: Arc<[String]>,
 }
 
@@ -46,7 +46,7 @@ pub struct Journal {
     pub begun: Instant,
     /// Names of the journal's pods begin so.
     pub prefix: String,
-    /// How long is waited for an event.
+    /// The time to wait for an event.
     pub patience: Duration,
     pub seen: watch::Sender<Vec<Seen>>,
 }

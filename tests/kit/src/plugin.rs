@@ -1,5 +1,5 @@
-//! A scripted plugin: it records the events of its own pods, and blocks, fails or misbehaves at them as a test says. To other
-//! pods' events it agrees. It is connected over the runtime's real socket, like any plugin.
+//! A scripted plugin. It records the events of its own pods, and blocks, fails or misbehaves at
+//! them as a test asks. It accepts the events of other pods. It connects to the runtime's socket.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ use crate::{
 
 pub use crate::handlers::Deed;
 
-/// What is wanted of a plugin.
+/// The settings of a plugin.
 pub struct Wanted {
     index: String,
     name: String,
@@ -70,7 +70,7 @@ impl Wanted {
     pub fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
-    /// Only these events; all but the validation if nothing is said.
+    /// Only these events; by default all but the validation.
     #[must_use]
     pub fn events(mut self, events: &[Event]) -> Self {
         self.events = events
@@ -103,7 +103,7 @@ impl Wanted {
         self.deeds.insert(event as i32, deed);
         self
     }
-    /// What it does at Synchronize instead of agreeing.
+    /// Its misdeed at Synchronize.
     #[must_use]
     pub fn at_synchronize(mut self, deed: Deed) -> Self {
         self.synchronises = Some(deed);
@@ -169,7 +169,7 @@ impl Plugin {
         &self.shared.id
     }
 
-    /// What it was told by Synchronize.
+    /// The pods and containers in its Synchronize.
     pub async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
         let mut told = self.shared.told.subscribe();
         let wait = told.wait_for(Option::is_some);
@@ -223,14 +223,14 @@ impl Plugin {
     {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
-    /// Judges as a validator.
+    /// Gives this verdict as a validator.
     pub fn judges<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
         *self.shared.judges.lock() = Some(Arc::new(verdict));
     }
-    /// What it was asked as a validator.
+    /// The requests that it got as a validator.
     pub fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
         self.shared.judged.lock().clone()
     }
@@ -252,12 +252,12 @@ impl Plugin {
         let lines = self.lines();
         that(lines == expected, expected.join(", "), listed(&lines))
     }
-    /// How often it got an event of a pod or a container, by the end of its line.
+    /// Counts events whose line ends so.
     pub fn count(&self, event: Event, of: &str) -> usize {
         let line = format!("{} {of}", event_name(event));
         self.lines().iter().filter(|l| **l == line).count()
     }
-    /// Waits for an event of `pod` or `pod/container`; answers the first such.
+    /// Waits for an event of `pod` or `pod/container`, and returns the first.
     pub async fn sees(&self, event: Event, of: &str) -> Checked<Seen> {
         let line = format!("{} {of}", event_name(event));
         let what = format!("{} gets {line}", self.id());
@@ -289,11 +289,11 @@ impl Plugin {
     pub async fn is_closed(&self, within: Duration) -> bool {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
-    /// The reason with which the runtime has said goodbye, if it has; empty where the protocol has no place for one.
+    /// The reason of the runtime's Shutdown; empty where the protocol has no field for one.
     pub fn was_shut_down(&self) -> Option<String> {
         self.shared.shutdown.borrow().clone()
     }
-    /// The most events it ever had to answer at once.
+    /// The largest number of events that waited for its answer at one time.
     pub fn most_at_once(&self) -> usize {
         self.shared.most.load(Ordering::SeqCst)
     }

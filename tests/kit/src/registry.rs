@@ -1,4 +1,4 @@
-//! A registry that serves images as a test says, also as no honest one would, and records its requests.
+//! A registry that serves images as a test asks, also maliciously, and records its requests.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What the registry was asked.
+/// A request to the registry.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
@@ -42,16 +42,16 @@ impl Request {
     }
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// Status, more header lines, body.
     Full(u16, Vec<String>, Vec<u8>),
-    /// Announces all of the body and sends so much of it, then keeps silent.
+    /// Announces the complete body, sends this much of it, and then nothing.
     Stall(Vec<u8>, usize),
-    /// Announces all of the body, sends so much of it, and closes.
+    /// Announces the complete body, sends this much of it, and closes.
     Cut(Vec<u8>, usize),
-    /// Announces all of the body and sends it in pieces of a length, with so much time between.
+    /// Announces the complete body and sends it in pieces of this length, with this pause between.
     Trickle(Vec<u8>, usize, Duration),
     /// Announces nothing and sends spaces for ever.
     Endless,
@@ -59,7 +59,7 @@ pub enum Reply {
 
 type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
 
-/// An image as it is served.
+/// An image that is served.
 pub struct Served {
     /// `repository:tag`.
     pub name: String,
@@ -69,7 +69,7 @@ pub struct Served {
     pub blobs: Vec<(String, Vec<u8>)>,
 }
 
-/// Ends with the test.
+/// A running registry; it ends with the test.
 pub struct Registry {
     /// Address and port, as a reference begins with them.
     pub host: String,
@@ -118,12 +118,12 @@ impl Registry {
         registry
     }
 
-    /// What it was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Request> {
         self.requests.lock().clone()
     }
 
-    /// How many requests were such.
+    /// Counts requests.
     pub fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
         self.asked().iter().filter(|request| what(request)).count()
     }
@@ -139,7 +139,7 @@ impl Drop for Registry {
     }
 }
 
-/// What an honest registry would answer.
+/// The answer of an honest registry.
 fn serve(images: &[Served], request: &Request) -> Option<Reply> {
     let path = request.path.split('?').next()?.strip_prefix("/v2/")?;
     for image in images {

@@ -1,4 +1,5 @@
-//! What comes of a point: it holds, or it misses with what was expected and what was seen, or it cannot be asked here.
+//! The result of a point: it holds, it misses (with the expected and the observed value), or it is
+//! skipped.
 
 use std::fmt::{Debug, Display};
 
@@ -15,7 +16,7 @@ pub enum Miss {
     Skip(String),
 }
 
-/// What the steps of a point answer.
+/// The result of a step of a point.
 pub type Checked<T = ()> = Result<T, Miss>;
 
 /// A miss.
@@ -50,7 +51,7 @@ where
     )
 }
 
-/// What a call answered, as a step of a point.
+/// The answer to a call, as a step of a point.
 pub trait Answer<T> {
     /// It must succeed.
     fn succeeds(self, call: &str) -> Checked<T>;
@@ -75,7 +76,7 @@ pub fn told(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
-/// What the system answered: an error of it is the suite's own trouble, told as such.
+/// The answer of the system. An error of it is reported as a fault of the suite.
 pub fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
     result.or_else(|error| miss(what, error))
 }
