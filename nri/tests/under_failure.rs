@@ -458,7 +458,8 @@ async fn a_rollout_ends_while_pods_start_all_the_time() {
 #[tokio::test(start_paused = true)]
 async fn a_join_is_waited_for_by_those_who_need_it_and_not_in_the_turn() {
     let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
+    let builder = place.builder().sync_timeout(10 * SECOND);
+    let nri = builder.start().await.unwrap();
     let record = Record::default();
     let handlers = record
         .handlers()
@@ -544,7 +545,8 @@ async fn a_plugin_that_cannot_be_synchronised_again_and_again_is_not_waited_for(
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_an_event_did_not_wait_for_joins_again_and_knows_of_it() {
     let place = Arc::new(Place::new());
-    let nri = place.builder().start().await.unwrap();
+    let builder = place.builder().sync_timeout(10 * SECOND);
+    let nri = builder.start().await.unwrap();
     let lists = Arc::new(Mutex::new(Vec::new()));
     let into = lists.clone();
     let again = {
