@@ -28,8 +28,8 @@ const POD_HOOKS: [&str; 1] = ["RunPodSandbox"];
 const UPDATES: usize = 500;
 
 /// Explains the container that `wanted` names: an id, the beginning of one, `name`, `pod/name` or
-/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`. What
-/// was refused or removed is found as long as the event log has it.
+/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`.
+/// Existing objects come first; what was refused or removed is found as long as the event log has it.
 ///
 /// # Errors
 /// No container or several containers have this name, or the specs cannot be read.
@@ -48,23 +48,40 @@ pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
     let name = wanted.to_owned();
     let about = move |event: &Event| names_container(event, &name) || names_pod(event, &name);
     let events = recorded(log, about).await;
-    if let Some(container) = last(&events, |event| names_container(event, wanted)) {
-        return Ok(from_log(&events, &container.subject.container));
-    }
-    let live = pods
-        .registry
-        .pods()
-        .into_iter()
-        .find(|pod| pod.id.starts_with(wanted));
-    let found = last(&events, |event| names_pod(event, wanted));
-    let id = live.map(|pod| pod.id.clone());
-    match id.or_else(|| found.map(|event| event.subject.pod.clone())) {
-        Some(id) => Ok(of_pod(pods, &id, &events).await),
+    let live = pods.registry.pods();
+    let live: Vec<_> = live.iter().map(|pod| subject(pod)).collect();
+    match find_other(&live, &events, wanted) {
+        Some(Other::Pod(id)) => Ok(of_pod(pods, &id, &events).await),
+        Some(Other::Container(id)) => Ok(from_log(&events, &id)),
         None => Err(Error::new(
             Kind::NotFound,
             format!("no container and no pod is called {wanted:?}, and the event log has none"),
         )),
     }
+}
+
+/// The id of a pod, or of a container that only the log has.
+#[derive(Debug, PartialEq)]
+enum Other {
+    Pod(String),
+    Container(String),
+}
+
+/// The newest pod of `live`, else what the log has last.
+fn find_other(live: &[Subject], events: &[Arc<Event>], wanted: &str) -> Option<Other> {
+    if let Some(subject) = live.iter().rfind(|subject| is_pod(subject, wanted)) {
+        return Some(Other::Pod(subject.pod.clone()));
+    }
+    if let Some(event) = last(events, |event| names_container(event, wanted)) {
+        return Some(Other::Container(event.subject.container.clone()));
+    }
+    let event = last(events, |event| names_pod(event, wanted))?;
+    Some(Other::Pod(event.subject.pod.clone()))
+}
+
+fn subject(pod: &Pod) -> Subject {
+    let metadata = pod.cell.get().metadata();
+    Subject::pod(&pod.id, &metadata.namespace, &metadata.name)
 }
 
 fn last(events: &[Arc<Event>], names: impl Fn(&Event) -> bool) -> Option<&Arc<Event>> {
@@ -80,7 +97,11 @@ fn names_container(event: &Event, wanted: &str) -> bool {
 }
 
 fn names_pod(event: &Event, wanted: &str) -> bool {
-    let Subject { pod, pod_name, .. } = &event.subject;
+    is_pod(&event.subject, wanted)
+}
+
+fn is_pod(subject: &Subject, wanted: &str) -> bool {
+    let Subject { pod, pod_name, .. } = subject;
     let name = pod_name.split_once('/').map_or("", |(_, name)| name);
     !pod.is_empty() && (pod.starts_with(wanted) || pod_name == wanted || name == wanted)
 }
@@ -465,6 +486,27 @@ mod tests {
             hook: HOOKS[0].to_owned(),
             took_ns: 9,
             aborted: Some(why.to_owned()),
+        }
+    }
+
+    #[test]
+    fn an_existing_pod_comes_before_a_removed_container_of_its_name() {
+        let step = |step: Action| What::Step { step };
+        let events = [event("c1", step(Action::Removed))];
+        let live = [
+            Subject::pod("b1", "default", "web"),
+            Subject::pod("b2", "kube", "web"),
+        ];
+        let pod = |id: &str| Some(Other::Pod(id.to_owned()));
+        for (wanted, expected) in [
+            ("b1", pod("b1")),
+            ("web", pod("b2")),
+            ("default/web", pod("b1")),
+            ("pod/web", Some(Other::Container("c1".to_owned()))),
+            ("pod", pod("p1")),
+            ("other", None),
+        ] {
+            assert_eq!(find_other(&live, &events, wanted), expected, "{wanted}");
         }
     }
 
