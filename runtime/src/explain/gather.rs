@@ -182,12 +182,10 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
     let mut explained = history(&own, &POD_HOOKS);
     let live = pods.registry.pods().into_iter().find(|pod| pod.id == id);
     if let Some(pod) = &live {
-        let record = pod.cell.get();
-        let metadata = record.metadata();
-        let is_ready = record.phase == PodPhase::Ready;
+        let is_ready = pod.cell.get().phase == PodPhase::Ready;
         explained.container = About {
             pod: pod.id.clone(),
-            pod_name: format!("{}/{}", metadata.namespace, metadata.name),
+            pod_name: subject(pod).pod_name,
             state: if is_ready { "ready" } else { "notready" }.to_owned(),
             ..About::default()
         };
@@ -215,7 +213,13 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
             _ => None,
         };
         // Of one that is being created there is no spec yet.
-        let made = made.unwrap_or_else(|| from_log(&events, id));
+        let made = made.unwrap_or_else(|| {
+            let mut logged = from_log(&events, id);
+            if let (Some(pod), Some(container), None) = (&live, there, &logged.refused) {
+                logged.container = about(pod, container);
+            }
+            logged
+        });
         explained.containers.push(made);
     }
     explained
@@ -318,15 +322,25 @@ fn failure(event: &Event) -> Option<String> {
     }
 }
 
-fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) -> Explanation {
+fn about(pod: &Pod, container: &Container) -> About {
     let record = container.cell.get();
-    let metadata = pod.cell.get().metadata();
     let state = match record.phase {
         ContainerPhase::Creating | ContainerPhase::Created => "created",
         ContainerPhase::Running => "running",
         ContainerPhase::Exited => "exited",
         ContainerPhase::Unknown => "unknown",
     };
+    About {
+        id: container.id.clone(),
+        name: record.name().to_owned(),
+        pod: pod.id.clone(),
+        pod_name: subject(pod).pod_name,
+        state: state.to_owned(),
+        image: record.image.name.clone(),
+    }
+}
+
+fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) -> Explanation {
     let shown = |spec: &oci_spec::runtime::Spec| {
         let mut spec = serde_json::to_value(spec).unwrap_or_default();
         hide_variables(&mut spec);
@@ -340,14 +354,7 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) ->
         base
     });
     Explanation {
-        container: About {
-            id: container.id.clone(),
-            name: record.name().to_owned(),
-            pod: pod.id.clone(),
-            pod_name: format!("{}/{}", metadata.namespace, metadata.name),
-            state: state.to_owned(),
-            image: record.image.name.clone(),
-        },
+        container: about(pod, container),
         plugins: with_changes(logged.plugins, specs, &container.id),
         refused: None,
         base,
