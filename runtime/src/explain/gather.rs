@@ -170,13 +170,12 @@ async fn of_container(
     events: &[Arc<Event>],
 ) -> Result<Explanation> {
     let specs = pods.node.specs.read(&container.id).await?;
-    let explained = history(&of(events, &container.id), &HOOKS);
+    let explained = from_log(events, &container.id);
     Ok(made(pod, container, &specs, explained))
 }
 
 async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
-    let mut events = events.to_vec();
-    events.retain(|event| event.subject.pod == id || event.missing() > 0);
+    let events = of(events, |subject| subject.pod == id);
     let mut own = events.clone();
     own.retain(|event| event.subject.container.is_empty());
     let mut explained = history(&own, &POD_HOOKS);
@@ -227,12 +226,15 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
 
 /// Of a container that is not there.
 fn from_log(events: &[Arc<Event>], container: &str) -> Explanation {
-    history(&of(events, container), &HOOKS)
+    history(
+        &of(events, |subject| subject.container == container),
+        &HOOKS,
+    )
 }
 
-/// Events of this container, and of missing ones since its first.
-fn of(events: &[Arc<Event>], container: &str) -> Vec<Arc<Event>> {
-    let is_its = |event: &&Arc<Event>| event.subject.container == container;
+/// Events of this object, and of missing ones since its first.
+fn of(events: &[Arc<Event>], is_it: impl Fn(&Subject) -> bool) -> Vec<Arc<Event>> {
+    let is_its = |event: &&Arc<Event>| is_it(&event.subject);
     let events = events.iter().skip_while(|event| !is_its(event));
     events
         .filter(|event| is_its(event) || event.missing() > 0)
