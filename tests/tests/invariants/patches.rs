@@ -80,15 +80,17 @@ fn the_copy_of_h2_is_upstreams_with_our_patch_and_nothing_else() {
     assert_eq!(differing(&dir.path().join("h2")), [""; 0]);
 }
 
-/// A newer h2 in Cargo.lock would be built without the patch.
+/// A newer h2 in a lock file would be built without the patch.
 #[test]
-fn the_workspace_is_built_with_the_patched_h2_alone() {
-    let lock = fs::read_to_string(repository().join("Cargo.lock")).expect("a lock file");
-    let packages = lock
-        .split("[[package]]")
-        .filter(|package| package.contains("\nname = \"h2\"\n"));
-    let sources: Vec<_> = packages
-        .map(|package| package.contains("source = "))
-        .collect();
-    assert_eq!(sources, [false], "h2 of the registry in Cargo.lock");
+fn the_workspaces_are_built_with_the_patched_h2_alone() {
+    for file in ["Cargo.lock", "runtime/fuzz/Cargo.lock"] {
+        let lock = fs::read_to_string(repository().join(file)).expect("a lock file");
+        let packages = lock
+            .split("[[package]]")
+            .filter(|package| package.contains("\nname = \"h2\"\n"));
+        let sources: Vec<_> = packages
+            .map(|package| package.contains("source = "))
+            .collect();
+        assert_eq!(sources, [false], "h2 of the registry in {file}");
+    }
 }
