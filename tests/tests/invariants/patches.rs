@@ -63,10 +63,14 @@ fn the_copy_of_h2_is_upstreams_with_our_patch_and_nothing_else() {
     let patches = repository().join("hack/patches");
     assert_eq!(differing(&patches.join("h2")), ["src/server.rs"]);
     let dir = tempfile::tempdir().expect("a directory");
+    let place = dir.path().canonicalize().expect("it is there");
+    let parent = place.parent().expect("its parent");
     let run = |program: &str, args: &[&str]| {
         let done = Command::new(program)
             .args(args)
-            .current_dir(dir.path())
+            .current_dir(&place)
+            // In a repository, git leaves out paths that are not below the current directory.
+            .env("GIT_CEILING_DIRECTORIES", parent)
             .output()
             .expect("it starts");
         assert!(done.status.success(), "{program} {args:?}: {done:?}");
