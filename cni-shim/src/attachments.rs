@@ -29,7 +29,7 @@ pub(crate) struct Attachments {
     pub(crate) unreadable: Mutex<BTreeMap<String, Unreadable>>,
     /// Number of DELs that failed because of a missing program, by sandbox id.
     pub(crate) missing: Mutex<HashMap<String, u32>>,
-    /// Sandboxes whose ADD never succeeded and whose DEL failed: only garbage collection tries again.
+    /// Sandboxes whose network never came up and whose DEL failed: only garbage collection tries again.
     pub(crate) left: Mutex<HashSet<String>>,
     pub(crate) bridge: Option<Bridge>,
     pub(crate) cni: Cni,
@@ -153,13 +153,8 @@ impl Attachments {
 
     /// Whether a CNI network was begun for a sandbox, and no ADD of it has succeeded.
     pub(crate) fn never_added(&self, sandbox_id: &str) -> bool {
-        match self.recorded(sandbox_id) {
-            Some((_, Backend::Cni(endpoint))) => {
-                let addresses = self.cni.addresses_of(sandbox_id, &endpoint);
-                addresses.is_empty()
-            }
-            _ => false,
-        }
+        let known = self.known.lock();
+        known.get(sandbox_id).is_some_and(|record| !record.added)
     }
 
     /// Keeps the record of such a sandbox for garbage collection.
@@ -175,7 +170,8 @@ impl Attachments {
     ) -> Result<Attachment, NetworkError> {
         let (id, netns) = (&attach.sandbox_id, &attach.netns);
         let endpoint = self.cni.prepare(list, attach)?;
-        self.remember(&Record::new(id, netns, Backend::Cni(endpoint.clone())))?;
+        let mut record = Record::new(id, netns, Backend::Cni(endpoint.clone()));
+        self.remember(&record)?;
         let deadline = self.cni.add_deadline();
         let mut patience = Patience::until(deadline);
         loop {
@@ -184,21 +180,32 @@ impl Attachments {
                 let _permit = self.permits.acquire().await;
                 self.cni.add(id, netns, &endpoint, deadline).await
             };
-            let error = match added {
-                Ok(attachment) => return Ok(attachment),
+            record.added = added.is_ok();
+            let error = match added.map_err(NetworkError::from) {
+                Ok(attachment) => match self.remember(&record) {
+                    Ok(()) => return Ok(attachment),
+                    Err(error) => error,
+                },
                 Err(error) => error,
             };
             // Before a retry too: a sandbox must not be added twice without a DEL between. A
             // missing program has added nothing.
             let missing = Tolerate::MissingPrograms;
             let undone = self.del_by_cni(id, netns, &endpoint, missing).await;
-            if undone.is_ok() && patience.waits_for(&error).await {
+            if let (Ok(()), NetworkError::Cni(error)) = (&undone, &error)
+                && patience.waits_for(error).await
+            {
                 continue;
             }
-            if let Err(undo) = undone.and_then(|()| self.forget(id)) {
-                self.leave(id, &undo);
+            match undone {
+                Ok(()) => {
+                    if let Err(undo) = self.forget(id) {
+                        log_undo(id, &undo);
+                    }
+                }
+                Err(undo) => self.leave(id, &undo),
             }
-            return Err(error.into());
+            return Err(error);
         }
     }
 

@@ -88,7 +88,8 @@ impl Network {
 
     /// Detaches a sandbox, idempotent; from its record alone, so also after a crash. Without a
     /// record (after a reboot, of another runtime) it deletes entries of the CNI result cache.
-    /// Where no ADD succeeded, a failed DEL is logged, once, and left to [`Network::collect`].
+    /// Where the network never came up, a failed DEL is logged, once, and left to
+    /// [`Network::collect`].
     pub async fn detach(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         check_id(sandbox_id)?;
         let _turn = self.turns.wait(sandbox_id).await;
@@ -97,7 +98,7 @@ impl Network {
             return Ok(());
         }
         match self.detach_in_turn(sandbox_id).await {
-            Err(error) if all.never_added(sandbox_id) => {
+            Err(error @ NetworkError::Cni(_)) if all.never_added(sandbox_id) => {
                 all.leave(sandbox_id, &error);
                 Ok(())
             }

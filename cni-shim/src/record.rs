@@ -42,6 +42,13 @@ pub(crate) struct Record {
     pub(crate) sandbox_id: String,
     pub(crate) netns: PathBuf,
     pub(crate) backend: Backend,
+    /// Whether the network came up: an ADD of CNI succeeded. Records of older versions do not say.
+    #[serde(default = "yes")]
+    pub(crate) added: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A sandbox's endpoint on a network: the data to undo its attachment.
@@ -97,6 +104,7 @@ impl Record {
             sandbox_id: sandbox_id.into(),
             netns: netns.into(),
             backend,
+            added: false,
         }
     }
 }
@@ -254,6 +262,18 @@ mod tests {
         assert!(attachments.join("torn.json").exists());
         assert!(attachments.join("other.json").exists());
         assert!(!attachments.join("left.json.tmp").exists());
+    }
+
+    #[test]
+    fn a_record_that_does_not_say_so_counts_as_added() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let records = Records::open(dir.path()).expect("opens");
+        records.write(&record("new")).expect("writes");
+        let mut old = serde_json::to_value(record("old")).expect("json");
+        old.as_object_mut().expect("an object").remove("added");
+        fs::write(records.path("old"), old.to_string()).expect("writes");
+        let loaded = records.load().expect("loads").records;
+        assert_eq!((loaded["new"].added, loaded["old"].added), (false, true));
     }
 
     #[test]

@@ -127,17 +127,31 @@ fn a_network_that_never_came_up_lets_its_pod_go_though_its_del_fails_and_is_left
                 "{left:?}"
             );
             // Another daemon does not know that the DEL failed.
-            let network = Network::new(config).expect("opens");
+            let network = Network::new(config.clone()).expect("opens");
             network.detach("one").await.expect("the pod goes");
             assert_eq!(calls(), "ADD\nDEL\nDEL\nDEL\n");
             assert_eq!(records(), 1);
             fs::write(dir.join("ADD"), "").expect("a file");
             let (_pod, attach) = sandbox(&dir, "two");
             network.attach(attach).await.expect("comes up");
+            // What has come up is recorded: the result cache may lose it.
+            let cached = fs::read_dir(dir.join("cache/results")).expect("lists");
+            for entry in cached {
+                fs::remove_file(entry.expect("an entry").path()).expect("removes");
+            }
             let error = network.detach("two").await.expect_err("it was added");
             assert_eq!(error.to_string(), "CNI plugin p DEL: code 100: no agent");
             fs::write(dir.join("DEL"), "").expect("a file");
             network.detach("two").await.expect("detaches");
+            // A record that cannot be removed is an error, though no ADD succeeded.
+            let other = Network::new(config).expect("opens");
+            let record = dir.join("state/attachments/one.json");
+            let text = fs::read(&record).expect("reads");
+            fs::remove_file(&record).expect("removes");
+            fs::create_dir(&record).expect("a directory");
+            other.detach("one").await.expect_err("the record stays");
+            fs::remove_dir(&record).expect("removes");
+            fs::write(&record, text).expect("writes");
             let left = network.collect(HashSet::new, false).await;
             assert!(
                 left[0].sandbox_id == "one" && left[0].outcome.is_ok(),

@@ -5,9 +5,11 @@ mod common;
 use std::{
     fs,
     io::Read as _,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
 };
 
 use common::Bench;
@@ -38,6 +40,50 @@ fn a_plugin_in_python_without_a_library_holds_its_scenario_launched_and_connecte
     }
 }
 
+/// How long the plugin may take for one step.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Kills the plugin at the end of the test, also when it fails.
+struct Started(Child);
+
+impl Started {
+    /// Accepts its connection; fails if it ends before it connects, or is late.
+    fn connects(&mut self, listener: &UnixListener) -> UnixStream {
+        let deadline = Instant::now() + PATIENCE;
+        listener.set_nonblocking(true).expect("a socket");
+        loop {
+            if let Ok((trunk, _)) = listener.accept() {
+                trunk.set_nonblocking(false).expect("a connection");
+                trunk.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+                return trunk;
+            }
+            let ended = self.0.try_wait().expect("its state");
+            assert_eq!(ended, None, "it ended before it connected");
+            assert!(Instant::now() < deadline, "it does not connect");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The code that it exits with.
+    fn ends(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("its state") {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn the_first_bytes_of_the_plugin_in_python_are_those_of_the_page_about_the_wire() {
     let Some(labels) = labels() else { return };
@@ -54,11 +100,12 @@ fn the_first_bytes_of_the_plugin_in_python_are_those_of_the_page_about_the_wire(
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("nri.sock");
     let listener = UnixListener::bind(&socket).expect("a socket");
-    let mut plugin = Command::new(labels).arg(&socket).spawn().expect("it runs");
+    let plugin = Command::new(labels).arg(&socket).spawn();
+    let mut plugin = Started(plugin.expect("it runs"));
     let mut sent = vec![0; bytes.len()];
-    let (mut trunk, _) = listener.accept().expect("a connection");
+    let mut trunk = plugin.connects(&listener);
     trunk.read_exact(&mut sent).expect("its first bytes");
     drop(trunk);
-    assert_eq!(plugin.wait().expect("it ends").code(), Some(1));
+    assert_eq!(plugin.ends(), Some(1));
     assert_eq!(sent, bytes);
 }

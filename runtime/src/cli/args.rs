@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 
-use super::serve_flags::Serve;
+use super::{serve_flags::Serve, text::safe_json};
 
 /// The daemon's endpoint, unless the user names another.
 const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
@@ -323,7 +323,7 @@ impl Output {
             Self::Table => print!("{}", table()),
             Self::Json => {
                 let text = format!("{:#}\n", json());
-                print!("{text}");
+                print!("{}", safe_json(&text));
             }
         }
     }

@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::{
     args::{self, Ask, Connect, Output, Rm, Timeline},
     explain_text, plugin_table,
-    text::short_id,
+    text::{safe_json, short_id},
     timeline, timeline_page, whole_file,
 };
 use crate::{config::socket_path, cri::MAX_MESSAGE, explain::Explanation, trace};
@@ -168,10 +168,10 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
                 explain_text::text(&explained, width, color, arguments.full)
             );
         }
-        Output::Json => println!(
-            "{}",
-            serde_json::to_string_pretty(&explained).unwrap_or(json)
-        ),
+        Output::Json => {
+            let text = serde_json::to_string_pretty(&explained).unwrap_or(json);
+            println!("{}", safe_json(&text));
+        }
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     let (json, follow) = (arguments.json, arguments.follow);
     let mut take = |line: &str| -> Result<(), String> {
         if json {
-            println!("{line}");
+            println!("{}", safe_json(line));
             return Ok(());
         }
         let event = serde_json::from_str(line).map_err(|error| error.to_string())?;
@@ -277,7 +277,10 @@ pub async fn recover(ask: Ask) -> Result<(), String> {
     let answer = client.held(HeldRequest {}).await.map_err(said)?;
     let held = answer.into_inner().objects;
     match ask.output {
-        Output::Json => println!("{:#}", json!({ "held": held })),
+        Output::Json => {
+            let text = format!("{:#}", json!({ "held": held }));
+            println!("{}", safe_json(&text));
+        }
         Output::Table if held.is_empty() => println!("Nothing is held: every record was read."),
         Output::Table => {
             println!(

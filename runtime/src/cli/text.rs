@@ -1,11 +1,13 @@
 //! Text and numbers for a terminal (folded, cut, cleaned, colored), and messages as JSON. Pure.
 
+use std::borrow::Cow;
+
 use cairn_monitor::log::date_of;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use crate::one_line::cut;
-use crate::one_line::is_hidden;
+use crate::one_line::{escaped, is_hidden};
 
 /// Limit of the text of one event.
 const LONGEST: usize = 2000;
@@ -53,6 +55,11 @@ pub fn short_id(id: &str) -> &str {
     hex.char_indices()
         .nth(13)
         .map_or(hex, |(end, _)| &hex[..end])
+}
+
+/// The same JSON, safe for terminals: serde_json leaves U+009B and the like in strings as they are.
+pub fn safe_json(json: &str) -> Cow<'_, str> {
+    escaped(json, |c| is_hidden(c) && !c.is_ascii_whitespace())
 }
 
 /// `2026-11-21 02:51:07.120 UTC` from ns since the epoch.
@@ -157,4 +164,20 @@ pub fn fold(text: &str, width: usize, indent: usize) -> Vec<String> {
     }
     let trimmed = pieces.iter().map(|piece| piece.trim_end().to_owned());
     trimmed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_the_same_and_has_no_hidden_characters() {
+        let value = json!({ "a\u{9b}": ["\u{7f}\n\u{202e}", "ü"] });
+        for text in [value.to_string(), format!("{value:#}\n")] {
+            let safe = safe_json(&text);
+            assert!(safe.chars().all(|c| c == '\n' || !is_hidden(c)), "{safe:?}");
+            let read: Value = serde_json::from_str(&safe).expect("JSON");
+            assert_eq!(read, value);
+        }
+    }
 }

@@ -28,8 +28,8 @@ const POD_HOOKS: [&str; 1] = ["RunPodSandbox"];
 const UPDATES: usize = 500;
 
 /// Explains the container that `wanted` names: an id, the beginning of one, `name`, `pod/name` or
-/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`. What
-/// was refused or removed is found as long as the event log has it.
+/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`.
+/// Existing objects come first; what was refused or removed is found as long as the event log has it.
 ///
 /// # Errors
 /// No container or several containers have this name, or the specs cannot be read.
@@ -48,23 +48,40 @@ pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
     let name = wanted.to_owned();
     let about = move |event: &Event| names_container(event, &name) || names_pod(event, &name);
     let events = recorded(log, about).await;
-    if let Some(container) = last(&events, |event| names_container(event, wanted)) {
-        return Ok(from_log(&events, &container.subject.container));
-    }
-    let live = pods
-        .registry
-        .pods()
-        .into_iter()
-        .find(|pod| pod.id.starts_with(wanted));
-    let found = last(&events, |event| names_pod(event, wanted));
-    let id = live.map(|pod| pod.id.clone());
-    match id.or_else(|| found.map(|event| event.subject.pod.clone())) {
-        Some(id) => Ok(of_pod(pods, &id, &events).await),
+    let live = pods.registry.pods();
+    let live: Vec<_> = live.iter().map(|pod| subject(pod)).collect();
+    match find_other(&live, &events, wanted) {
+        Some(Other::Pod(id)) => Ok(of_pod(pods, &id, &events).await),
+        Some(Other::Container(id)) => Ok(from_log(&events, &id)),
         None => Err(Error::new(
             Kind::NotFound,
             format!("no container and no pod is called {wanted:?}, and the event log has none"),
         )),
     }
+}
+
+/// The id of a pod, or of a container that only the log has.
+#[derive(Debug, PartialEq)]
+enum Other {
+    Pod(String),
+    Container(String),
+}
+
+/// The newest pod of `live`, else what the log has last.
+fn find_other(live: &[Subject], events: &[Arc<Event>], wanted: &str) -> Option<Other> {
+    if let Some(subject) = live.iter().rfind(|subject| is_pod(subject, wanted)) {
+        return Some(Other::Pod(subject.pod.clone()));
+    }
+    if let Some(event) = last(events, |event| names_container(event, wanted)) {
+        return Some(Other::Container(event.subject.container.clone()));
+    }
+    let event = last(events, |event| names_pod(event, wanted))?;
+    Some(Other::Pod(event.subject.pod.clone()))
+}
+
+fn subject(pod: &Pod) -> Subject {
+    let metadata = pod.cell.get().metadata();
+    Subject::pod(&pod.id, &metadata.namespace, &metadata.name)
 }
 
 fn last(events: &[Arc<Event>], names: impl Fn(&Event) -> bool) -> Option<&Arc<Event>> {
@@ -80,7 +97,11 @@ fn names_container(event: &Event, wanted: &str) -> bool {
 }
 
 fn names_pod(event: &Event, wanted: &str) -> bool {
-    let Subject { pod, pod_name, .. } = &event.subject;
+    is_pod(&event.subject, wanted)
+}
+
+fn is_pod(subject: &Subject, wanted: &str) -> bool {
+    let Subject { pod, pod_name, .. } = subject;
     let name = pod_name.split_once('/').map_or("", |(_, name)| name);
     !pod.is_empty() && (pod.starts_with(wanted) || pod_name == wanted || name == wanted)
 }
@@ -149,24 +170,21 @@ async fn of_container(
     events: &[Arc<Event>],
 ) -> Result<Explanation> {
     let specs = pods.node.specs.read(&container.id).await?;
-    let explained = history(&of(events, &container.id), &HOOKS);
+    let explained = from_log(events, &container.id);
     Ok(made(pod, container, &specs, explained))
 }
 
 async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
-    let mut events = events.to_vec();
-    events.retain(|event| event.subject.pod == id || event.missing() > 0);
+    let events = of(events, |subject| subject.pod == id);
     let mut own = events.clone();
     own.retain(|event| event.subject.container.is_empty());
     let mut explained = history(&own, &POD_HOOKS);
     let live = pods.registry.pods().into_iter().find(|pod| pod.id == id);
     if let Some(pod) = &live {
-        let record = pod.cell.get();
-        let metadata = record.metadata();
-        let is_ready = record.phase == PodPhase::Ready;
+        let is_ready = pod.cell.get().phase == PodPhase::Ready;
         explained.container = About {
             pod: pod.id.clone(),
-            pod_name: format!("{}/{}", metadata.namespace, metadata.name),
+            pod_name: subject(pod).pod_name,
             state: if is_ready { "ready" } else { "notready" }.to_owned(),
             ..About::default()
         };
@@ -194,7 +212,13 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
             _ => None,
         };
         // Of one that is being created there is no spec yet.
-        let made = made.unwrap_or_else(|| from_log(&events, id));
+        let made = made.unwrap_or_else(|| {
+            let mut logged = from_log(&events, id);
+            if let (Some(pod), Some(container), None) = (&live, there, &logged.refused) {
+                logged.container = about(pod, container);
+            }
+            logged
+        });
         explained.containers.push(made);
     }
     explained
@@ -202,12 +226,15 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
 
 /// Of a container that is not there.
 fn from_log(events: &[Arc<Event>], container: &str) -> Explanation {
-    history(&of(events, container), &HOOKS)
+    history(
+        &of(events, |subject| subject.container == container),
+        &HOOKS,
+    )
 }
 
-/// Events of this container, and of missing ones since its first.
-fn of(events: &[Arc<Event>], container: &str) -> Vec<Arc<Event>> {
-    let is_its = |event: &&Arc<Event>| event.subject.container == container;
+/// Events of this object, and of missing ones since its first.
+fn of(events: &[Arc<Event>], is_it: impl Fn(&Subject) -> bool) -> Vec<Arc<Event>> {
+    let is_its = |event: &&Arc<Event>| is_it(&event.subject);
     let events = events.iter().skip_while(|event| !is_its(event));
     events
         .filter(|event| is_its(event) || event.missing() > 0)
@@ -297,15 +324,25 @@ fn failure(event: &Event) -> Option<String> {
     }
 }
 
-fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) -> Explanation {
+fn about(pod: &Pod, container: &Container) -> About {
     let record = container.cell.get();
-    let metadata = pod.cell.get().metadata();
     let state = match record.phase {
         ContainerPhase::Creating | ContainerPhase::Created => "created",
         ContainerPhase::Running => "running",
         ContainerPhase::Exited => "exited",
         ContainerPhase::Unknown => "unknown",
     };
+    About {
+        id: container.id.clone(),
+        name: record.name().to_owned(),
+        pod: pod.id.clone(),
+        pod_name: subject(pod).pod_name,
+        state: state.to_owned(),
+        image: record.image.name.clone(),
+    }
+}
+
+fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) -> Explanation {
     let shown = |spec: &oci_spec::runtime::Spec| {
         let mut spec = serde_json::to_value(spec).unwrap_or_default();
         hide_variables(&mut spec);
@@ -319,14 +356,7 @@ fn made(pod: &Pod, container: &Container, specs: &Specs, logged: Explanation) ->
         base
     });
     Explanation {
-        container: About {
-            id: container.id.clone(),
-            name: record.name().to_owned(),
-            pod: pod.id.clone(),
-            pod_name: format!("{}/{}", metadata.namespace, metadata.name),
-            state: state.to_owned(),
-            image: record.image.name.clone(),
-        },
+        container: about(pod, container),
         plugins: with_changes(logged.plugins, specs, &container.id),
         refused: None,
         base,
@@ -465,6 +495,27 @@ mod tests {
             hook: HOOKS[0].to_owned(),
             took_ns: 9,
             aborted: Some(why.to_owned()),
+        }
+    }
+
+    #[test]
+    fn an_existing_pod_comes_before_a_removed_container_of_its_name() {
+        let step = |step: Action| What::Step { step };
+        let events = [event("c1", step(Action::Removed))];
+        let live = [
+            Subject::pod("b1", "default", "web"),
+            Subject::pod("b2", "kube", "web"),
+        ];
+        let pod = |id: &str| Some(Other::Pod(id.to_owned()));
+        for (wanted, expected) in [
+            ("b1", pod("b1")),
+            ("web", pod("b2")),
+            ("default/web", pod("b1")),
+            ("pod/web", Some(Other::Container("c1".to_owned()))),
+            ("pod", pod("p1")),
+            ("other", None),
+        ] {
+            assert_eq!(find_other(&live, &events, wanted), expected, "{wanted}");
         }
     }
 

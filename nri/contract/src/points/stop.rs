@@ -32,6 +32,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-03.3/gone-paths-are-not-sent" "RemovePodSandbox names no path that is gone" gone_paths;
         Fast "C-03.4/identity" "RemovePodSandbox tells id, name, uid, namespace, labels and annotations as RunPodSandbox did" identity;
         Fast "C-03.5/unknown-id" "removal of an unknown sandbox succeeds, without an event" unknown_id;
+        Fast "C-03.6/addresses" "RemovePodSandbox tells the addresses that RunPodSandbox told" addresses;
     }
 }
 
@@ -270,6 +271,14 @@ async fn identity(s: &Stage) -> Checked {
         same(&format!("annotation {key}"), Some(value), told)?;
     }
     Ok(())
+}
+
+async fn addresses(s: &Stage) -> Checked {
+    let plugin = s.plugin("10", "a").await?;
+    s.pod("p").await?.ends().await?;
+    let first = plugin.sees(Event::RunPodSandbox, "p").await?.pod;
+    let last = plugin.sees(Event::RemovePodSandbox, "p").await?.pod;
+    same("ips", first.ips, last.ips)
 }
 
 async fn unknown_id(s: &Stage) -> Checked {
