@@ -29,7 +29,8 @@ pub(crate) struct Attachments {
     pub(crate) unreadable: Mutex<BTreeMap<String, Unreadable>>,
     /// Number of DELs that failed because of a missing program, by sandbox id.
     pub(crate) missing: Mutex<HashMap<String, u32>>,
-    /// Sandboxes whose network never came up and whose DEL failed: only garbage collection tries again.
+    /// Sandboxes whose network never came up and whose DEL failed: only garbage collection tries
+    /// again.
     pub(crate) left: Mutex<HashSet<String>>,
     pub(crate) bridge: Option<Bridge>,
     pub(crate) cni: Cni,

@@ -28,8 +28,9 @@ const POD_HOOKS: [&str; 1] = ["RunPodSandbox"];
 const UPDATES: usize = 500;
 
 /// Explains the container that `wanted` names: an id, the beginning of one, `name`, `pod/name` or
-/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or `namespace/pod`.
-/// Existing objects come first; what was refused or removed is found as long as the event log has it.
+/// `namespace/pod/name`; or the pod with all its containers: its id, the beginning of it, `pod` or
+/// `namespace/pod`. Existing objects come first; what was refused or removed is found as long as
+/// the event log has it.
 ///
 /// # Errors
 /// No container or several containers have this name, or the specs cannot be read.

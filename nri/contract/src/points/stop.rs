@@ -32,7 +32,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-03.3/gone-paths-are-not-sent" "RemovePodSandbox names no path that is gone" gone_paths;
         Fast "C-03.4/identity" "RemovePodSandbox tells id, name, uid, namespace, labels and annotations as RunPodSandbox did" identity;
         Fast "C-03.5/unknown-id" "removal of an unknown sandbox succeeds, without an event" unknown_id;
-        Fast "C-03.6/addresses" "RemovePodSandbox tells the addresses that RunPodSandbox told" addresses;
+        Fast "C-03.6/addresses" "RemovePodSandbox tells the addresses of RunPodSandbox" addresses;
     }
 }
 
