@@ -176,6 +176,9 @@ async fn visit<S: Operation>(
                 None => called.outcome,
                 Some(Ok(carried)) => {
                     contents = carried;
+                    if contents.adjusted && shared.notices.is_observed {
+                        contents.adjustment = step.adjustment();
+                    }
                     called.outcome
                 }
                 Some(Err(cannot_stand)) => cannot_stand,

@@ -16,7 +16,10 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{AtFlags, CWD, StatxFlags, statx},
 };
-use tokio::{net::UnixStream, sync::Semaphore};
+use tokio::{
+    net::{UnixStream, unix::UCred},
+    sync::Semaphore,
+};
 
 /// Programs examined at once. A file system that does not answer occupies each of them.
 const LOOKUPS: usize = 4;
@@ -38,13 +41,18 @@ pub struct Identity {
     pidfd: Result<OwnedFd, String>,
 }
 
+/// `None` if the PID namespace of the peer is not below ours.
+pub(crate) fn pid_of(cred: &UCred) -> Option<u32> {
+    let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
+    pid.filter(|pid| *pid != 0)
+}
+
 impl Identity {
     pub fn of(stream: &UnixStream) -> std::io::Result<Self> {
         let cred = stream.peer_cred()?;
-        let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
         Ok(Self {
             uid: cred.uid(),
-            pid: pid.filter(|pid| *pid != 0),
+            pid: pid_of(&cred),
             pidfd: getsockopt(stream, sockopt::PeerPidfd).map_err(|error| error.to_string()),
         })
     }

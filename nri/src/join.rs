@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
 use tokio::{
     sync::OwnedRwLockWriteGuard,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -222,16 +222,23 @@ async fn apply_own(shared: &Shared, session: &Session, updates: Vec<ContainerUpd
 }
 
 pub(crate) async fn apply(shared: &Shared, by: &Requester, updates: Vec<ContainerUpdate>) {
-    if updates.is_empty() {
-        return;
-    }
     // A source that waits for an operation that waits for the plugin must not hang both.
     let limit = shared.timeouts().sync;
-    match timeout(limit, shared.source.update(by, updates)).await {
-        Ok(failed) => failed
-            .iter()
-            .for_each(|failed| shared.notices.update_failed(by, failed)),
-        Err(_) => tracing::warn!("updates at synchronisation took longer than {limit:?}"),
+    let deadline = Instant::now() + limit;
+    // One by one, so that each update after a slow one is reported.
+    for update in updates {
+        let late = FailedUpdate::new(update.clone(), format!("not applied within {limit:?}"));
+        if Instant::now() >= deadline {
+            shared.notices.rejected(by, &[late]);
+            continue;
+        }
+        match timeout_at(deadline, shared.source.update(by, vec![update])).await {
+            Ok(failed) => failed
+                .iter()
+                .for_each(|failed| shared.notices.update_failed(by, failed)),
+            // The source has it, and may still apply it.
+            Err(_) => shared.notices.update_failed(by, &late),
+        }
     }
 }
 

@@ -15,10 +15,10 @@ use tokio::{
 
 use crate::{
     establish::{self, Origin},
-    identity::Identity,
+    identity::{Identity, pid_of},
     join, limits,
     observe::{Kind, PluginEvent, PluginName},
-    pace::Pace,
+    pace::{CONNECTIONS_PER_SECOND, Pace},
     rt,
     shared::Shared,
     wire::{mux::Socket, transport::Listener},
@@ -57,22 +57,23 @@ impl Shared {
         let unregistered = users.iter().map(|uid| (*uid, Unregistered::new(most)));
         let unregistered = unregistered.collect::<HashMap<_, _>>();
         let mut pause = Duration::from_millis(100);
-        let pace = Pace::of_connections();
+        let (pace, reports) = (Pace::of_connections(), Pace::of_reports());
         loop {
-            // Plugins that connect in a loop wait in the socket's queue and do not delay pods.
-            let next = async {
-                pace.take(&(), 1).await;
-                listener.listener.accept().await
-            };
             let accepted = tokio::select! {
                 biased;
                 () = self.stopped() => return,
-                accepted = next => accepted,
+                accepted = listener.listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {
                     pause = Duration::from_millis(100);
-                    self.clone().admit(stream, &unregistered);
+                    let pid = stream.peer_cred().ok().and_then(|cred| pid_of(&cred));
+                    // A process that connects in a loop keeps no other process out.
+                    if pace.try_take(&pid) {
+                        self.clone().admit(stream, &unregistered);
+                    } else if reports.try_take(&pid) {
+                        self.is_too_fast(pid);
+                    }
                 }
                 Err(e) => {
                     tracing::warn!("NRI socket: accept: {e}; trying again in {pause:?}");
@@ -81,6 +82,21 @@ impl Shared {
                 }
             }
         }
+    }
+
+    fn is_too_fast(&self, pid: Option<u32>) {
+        let name = PluginName {
+            pid,
+            ..PluginName::unknown(Kind::External)
+        };
+        let whose = pid.map_or_else(
+            || "processes in PID namespaces of others".to_owned(),
+            |pid| format!("process {pid}"),
+        );
+        let reason =
+            format!("more than {CONNECTIONS_PER_SECOND} connections per second of {whose}");
+        self.notices
+            .report(&name, &PluginEvent::Rejected { reason });
     }
 
     fn admit(self: Arc<Self>, stream: UnixStream, unregistered: &HashMap<u32, Unregistered>) {

@@ -22,6 +22,7 @@ impl Observer for Unobserved {}
 
 pub(crate) struct Notices {
     roster: Arc<Roster>,
+    pub(crate) is_observed: bool,
     observer: Arc<dyn Observer>,
     pub(crate) metrics: Metrics,
     pub(crate) rejections: Rejections,
@@ -31,6 +32,7 @@ impl Notices {
     pub(crate) fn new(roster: Arc<Roster>, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             roster,
+            is_observed: observer.is_some(),
             observer: observer.unwrap_or_else(|| Arc::new(Unobserved)),
             metrics: Metrics::default(),
             rejections: Rejections::default(),

@@ -34,6 +34,7 @@ pub struct Delivery {
     /// Paths it set in a container being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
     /// The values at these paths, in the adjustment of all plugins so far. It has no environment, also none of hooks.
+    /// `None` without an observer.
     pub adjustment: Option<Box<ContainerAdjustment>>,
     /// Updates of containers in the answer.
     pub updates: usize,
@@ -141,7 +142,8 @@ pub trait Observer: Send + Sync {
     }
 
     /// An update outside of the answers to events was not handed to [`Source::update`](crate::Source::update): the plugin
-    /// may not make it, or the container is being created.
+    /// may not make it, the container is being created, or the updates before it took all the time
+    /// of Synchronize.
     fn update_rejected(&self, by: &Requester, failed: &FailedUpdate) {
         let _ = (by, failed);
     }

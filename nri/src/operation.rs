@@ -114,6 +114,11 @@ pub trait Operation: Send {
         policy: &PluginPolicy,
         reply: <Self::Request as HookRequest>::Reply,
     ) -> Result<AnswerContents, Outcome>;
+
+    /// What is set so far, for an observer. Variables may be secrets: it has none.
+    fn adjustment(&mut self) -> Option<Box<ContainerAdjustment>> {
+        None
+    }
 }
 
 /// The same request for every plugin, with empty answers.
@@ -219,21 +224,19 @@ impl Operation for CreateMerge {
         let taken = self.apply(plugin, reply);
         if contents.adjusted {
             contents.changed = self.owners().set_by(plugin);
-            contents.adjustment = Some(Box::new(without_environment(self.adjustment().clone())));
         }
         taken.map_err(|e| e.outcome())?;
         Ok(contents)
     }
-}
 
-/// Variables may be secrets.
-fn without_environment(mut adjustment: ContainerAdjustment) -> ContainerAdjustment {
-    adjustment.env.clear();
-    let hooks = adjustment.hooks.get_or_insert_default();
-    for kind in HookKind::ALL {
-        kind.of(hooks).iter_mut().for_each(|hook| hook.env.clear());
+    fn adjustment(&mut self) -> Option<Box<ContainerAdjustment>> {
+        let mut adjustment = Self::adjustment(self);
+        let hooks = adjustment.hooks.get_or_insert_default();
+        for kind in HookKind::ALL {
+            kind.of(hooks).iter_mut().for_each(|hook| hook.env.clear());
+        }
+        Some(Box::new(adjustment))
     }
-    adjustment
 }
 
 impl Operation for UpdateMerge {

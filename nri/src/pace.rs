@@ -1,9 +1,10 @@
-//! Rate limits of unsolicited requests. Work above the rate is delayed, not rejected.
+//! Rate limits of unsolicited requests. Updates above the rate are delayed, connections are closed.
 //!
 //! | work | per | rate | burst |
 //! |---|---|---|---|
 //! | updates and evictions | plugin, over all its connections | 100/s | 500: a large node |
-//! | connections | socket | 200/s | 1000 |
+//! | connections | process | 200/s | 1000 |
+//! | reports of closed connections | process | 1/s | 1 |
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,6 +15,8 @@ use crate::owners::PluginId;
 
 /// Updates of a call that are applied before it waits.
 pub(crate) const PART: usize = 50;
+
+pub(crate) const CONNECTIONS_PER_SECOND: u32 = 200;
 
 /// A token bucket per key. A key whose bucket is full has no entry.
 pub(crate) struct Pace<K> {
@@ -30,9 +33,14 @@ impl Pace<PluginId> {
     }
 }
 
-impl Pace<()> {
+/// By the pid of the peer, where it is known.
+impl Pace<Option<u32>> {
     pub(crate) fn of_connections() -> Self {
-        Self::new(200, 1000)
+        Self::new(CONNECTIONS_PER_SECOND, 1000)
+    }
+
+    pub(crate) fn of_reports() -> Self {
+        Self::new(1, 1)
     }
 }
 
@@ -53,6 +61,19 @@ impl<K: Ord + Clone> Pace<K> {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Takes one unit if the key has earned it.
+    pub(crate) fn try_take(&self, key: &K) -> bool {
+        let now = Instant::now();
+        let mut all = self.earned.lock();
+        all.retain(|_, earned| *earned > now);
+        let earned = *all.get(key).unwrap_or(&now) + self.each;
+        let is_earned = earned.duration_since(now) <= self.each * self.burst;
+        if is_earned {
+            all.insert(key.clone(), earned);
+        }
+        is_earned
     }
 
     fn due(&self, key: &K, count: u32) -> Duration {
@@ -87,5 +108,22 @@ mod tests {
         pace.take(&a, 500).await;
         assert_eq!(begun.elapsed(), Duration::from_secs(7));
         assert_eq!(pace.earned.lock().len(), 1, "a full bucket has no entry");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_beyond_the_rate_of_a_process_take_nothing_from_another() {
+        let pace = Pace::of_connections();
+        let taken = |pid| (0..3000).filter(|_| pace.try_take(&Some(pid))).count();
+        assert_eq!(taken(1), 1000);
+        assert_eq!(taken(1), 0);
+        assert_eq!(taken(2), 1000);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(taken(1), 200);
+        let reports = Pace::of_reports();
+        let shown = || (reports.try_take(&Some(1)), reports.try_take(&Some(1)));
+        assert_eq!(shown(), (true, false));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(shown(), (true, false));
+        assert!(reports.try_take(&None));
     }
 }

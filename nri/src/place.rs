@@ -28,9 +28,27 @@ pub fn path(field: Field, key: Option<&str>) -> String {
         None => field.as_str_name().to_owned(),
     };
     match key {
-        Some(key) => format!("{name}[{key:?}]"),
+        Some(key) => format!("{name}[{}]", quoted(key)),
         None => name,
     }
+}
+
+/// The key as a JSON string. What Rust's `{:?}` escapes is escaped.
+fn quoted(key: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in key.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            _ if c == '\'' || c.escape_debug().len() == 1 => quoted.push(c),
+            _ => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    quoted.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 /// The field of this name, as [`path`] writes it without a key.
@@ -85,4 +103,20 @@ pub fn place(field: Field) -> Option<Place> {
         Field::RdtEnableMonitoring => Simple("/linux/rdt/enable_monitoring"),
         Field::MemoryPolicy => Simple("/linux/memory_policy"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_written_as_json_without_characters_of_control() {
+        assert_eq!(path(Field::Env, Some("DEMO")), r#"env["DEMO"]"#);
+        for key in ["it's é", "a\"b\\", "\n\u{9b}\u{202e}", "\u{301}\u{e0001}"] {
+            let written = quoted(key);
+            assert!(!written.contains(char::is_control), "{written}");
+            assert!(!written.contains('\u{202e}'), "{written}");
+            assert_eq!(serde_json::from_str::<String>(&written).unwrap(), key);
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub struct Rejection {
     pub reason: String,
     /// How long ago it was, the last time.
     pub age: Duration,
-    /// How many times in a row.
+    /// How many times since it was listed first.
     pub times: u64,
 }
 

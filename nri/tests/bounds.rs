@@ -30,12 +30,8 @@ fn alone(test: impl Future<Output = ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(test);
 }
 
 fn limit_open_files() {
@@ -121,7 +117,7 @@ fn one_plugin_that_connects_without_end_has_eight_shadows_and_the_newest_is_call
 }
 
 #[test]
-fn two_thousand_connections_that_close_are_taken_at_a_bounded_rate_and_leave_nothing() {
+fn two_thousand_connections_of_a_process_are_taken_at_a_bounded_rate_and_leave_nothing() {
     alone(async {
         let own = rustix::process::geteuid().as_raw();
         for allowed in [own, 4_000_000_000] {
@@ -138,24 +134,36 @@ fn two_thousand_connections_that_close_are_taken_at_a_bounded_rate_and_leave_not
             for _ in 0..2000 {
                 drop(UnixStream::connect(place.socket()).await.unwrap());
             }
-            until("all are forgotten", || {
-                place.seen.plugins.lock().unwrap().len() == 2000
-            })
-            .await;
-            // A thousand at once, then 200 per second.
-            assert!(
-                begun.elapsed() >= Duration::from_millis(4900),
-                "{:?}",
-                begun.elapsed()
-            );
+            let reports = |is_of_rate: bool| {
+                let seen = place.seen.plugins.lock().unwrap();
+                let text = "more than 200 connections per second of process";
+                let of_rate = |e: &PluginEvent| match e {
+                    PluginEvent::Rejected { reason } => reason.contains(text),
+                    _ => false,
+                };
+                seen.iter()
+                    .filter(|(_, e)| of_rate(e) == is_of_rate)
+                    .count()
+            };
+            until("the first thousand are reported", || reports(false) >= 1000).await;
+            until("the rate is reported", || reports(true) > 0).await;
             until("nothing is left", || {
                 open_files() <= before.0 && tasks() <= before.1
             })
             .await;
             assert!(nri.plugins().is_empty());
             if allowed == own {
-                let _stub = join(&place, "10-good").await.unwrap();
+                let taken = reports(false);
+                let _stub = loop {
+                    match join(&place, "10-good").await {
+                        Ok(stub) => break stub,
+                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                    }
+                };
                 until_active(&nri, "10-good").await;
+                // The socket's queue is in order: all have been accepted.
+                let earned = usize::try_from(begun.elapsed().as_millis() / 5).unwrap();
+                assert!(taken <= 1001 + earned, "{taken} in {:?}", begun.elapsed());
             }
         }
     });
@@ -193,6 +201,49 @@ impl Source for Counting {
     fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
+}
+
+/// A runtime whose updates never end.
+struct Hangs;
+
+impl Source for Hangs {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn update(&self, _: &Requester, _: Vec<ContainerUpdate>) -> BoxFuture<'_, Vec<FailedUpdate>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn evict(&self, _: &PluginId, _: String, _: String) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[test]
+fn updates_of_synchronize_behind_a_slow_one_are_errors_of_the_plugin() {
+    alone(async {
+        let place = Place::new();
+        let builder = place.builder().source(Arc::new(Hangs));
+        let nri = builder.start().await.unwrap();
+        nri.set_timeouts(nri::Timeouts {
+            sync: Duration::from_secs(2),
+            ..nri::Timeouts::default()
+        });
+        let handlers = Record::default().handlers();
+        let handlers =
+            handlers.synchronize(|_, _| async { Ok(["a", "b", "c"].map(update).into()) });
+        let _stub = plugin(&place, "10-asks", handlers)
+            .register()
+            .await
+            .unwrap();
+        until_active(&nri, "10-asks").await;
+        let there = common::there(&nri);
+        assert_eq!(there[0].errors, 3, "{there:?}");
+        let error = there[0].last_error.as_deref().unwrap_or_default();
+        assert!(error.contains("update of container c"), "{error}");
+        assert!(error.contains("not applied within 2s"), "{error}");
+    });
 }
 
 #[test]

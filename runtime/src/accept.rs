@@ -2,7 +2,6 @@
 //! a full descriptor table, the next attempt waits.
 //!
 //! Every user of the host, and every container in the daemon's network namespace, may connect to a
-//! Every user of the host, and every container in the daemon's network namespace, may connect to a
 //! TCP port, but cannot lock the others out: connections are bounded in two stages, and in a full
 //! stage a new connection evicts the oldest.
 //! ```text

@@ -71,9 +71,12 @@ impl CreateMerge {
         &self.request
     }
 
-    /// What is set so far.
-    pub(crate) fn adjustment(&self) -> &ContainerAdjustment {
-        &self.reply
+    /// What is set so far, without the environment.
+    pub(crate) fn adjustment(&mut self) -> ContainerAdjustment {
+        let env = std::mem::take(&mut self.reply.env);
+        let adjustment = self.reply.clone();
+        self.reply.env = env;
+        adjustment
     }
 
     /// Who set what so far.

@@ -277,7 +277,7 @@ fn updates_are_drawn_with_their_plugin_call_values_and_outcome() {
             "app: update by 10-a (UpdateContainers) failed: busy: linux.resources.memory.limit 3, and 7 more",
             "app: update of container f00 by 10-a (StopContainer) failed: not found",
             "app: resources updated: linux.resources.memory.limit 1 -> 2",
-            "app: 10-a: 9 updates and evictions are not recorded: too many",
+            "app: 10-a: 9 events are not recorded: too many",
         ]
     );
 }

@@ -70,8 +70,7 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
             (text, Tint::Plain)
         }
         Action::Unrecorded { plugin, requests } => {
-            let text =
-                format!("{plugin}: {requests} updates and evictions are not recorded: too many");
+            let text = format!("{plugin}: {requests} events are not recorded: too many");
             (text, Tint::Warn)
         }
         Action::Removed => plain("container removed"),

@@ -169,7 +169,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         metrics.abort();
     }
     hooks.shutdown("the runtime is shutting down").await;
-    log.flush().await;
+    log.end().await;
     if let Some(exporter) = exporter {
         exporter.end().await;
     }

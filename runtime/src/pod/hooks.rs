@@ -9,6 +9,7 @@
 use std::{
     net::IpAddr,
     sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use nri::{
@@ -17,6 +18,7 @@ use nri::{
     owners::{ContainerOwners, Owners},
 };
 use nri_record::Recorder;
+use parking_lot::Mutex;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
 
@@ -30,6 +32,9 @@ use super::{
     state::{Container, Pod},
 };
 use crate::{oci, trace::EventLog};
+
+/// Time between two reports of plugins that connect to the CRI socket.
+const MISTAKEN: Duration = Duration::from_secs(1);
 
 /// Changes that plugins request for other containers; `side_effects.rs` applies them.
 #[derive(Debug, Default)]
@@ -86,6 +91,8 @@ pub struct Hooks {
     log: EventLog,
     /// In-process plugins.
     in_process: Vec<(PluginId, Handlers)>,
+    /// The last report of a plugin at the CRI socket.
+    last_mistaken: Mutex<Option<Instant>>,
 }
 
 impl Hooks {
@@ -96,6 +103,7 @@ impl Hooks {
             node,
             log,
             in_process,
+            last_mistaken: Mutex::default(),
         }
     }
 
@@ -150,17 +158,24 @@ impl Hooks {
         adaptation.map(Adaptation::rejections).unwrap_or_default()
     }
 
-    /// An NRI plugin connected to the CRI socket.
+    /// An NRI plugin connected to the CRI socket. One per second is reported.
     pub fn mistaken(&self, pid: Option<u32>) {
+        {
+            let mut last = self.last_mistaken.lock();
+            if last.is_some_and(|last| last.elapsed() < MISTAKEN) {
+                return;
+            }
+            *last = Some(Instant::now());
+        }
         let right = match &self.node.config.nri_settings().socket {
+            _ if !self.node.config.nri.enable => "NRI is disabled (nri.enable)".to_owned(),
             Some(socket) => format!("the NRI socket is {}", socket.display()),
-            None => "NRI is disabled".to_owned(),
+            None => "plugins cannot connect (nri.disable_connections)".to_owned(),
         };
-        if let Some(adaptation) = self.adaptation.get() {
-            adaptation.rejected(
-                pid,
-                format!("an NRI plugin connected to the CRI socket; {right}"),
-            );
+        let reason = format!("an NRI plugin connected to the CRI socket; {right}");
+        match self.adaptation.get() {
+            Some(adaptation) => adaptation.rejected(pid, reason),
+            None => tracing::warn!(pid, "{reason}"),
         }
     }
 

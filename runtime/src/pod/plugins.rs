@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nri::{
-    BoxFuture, Delivery, FailedUpdate, PluginEvent, PluginId, PluginName, Requester, Snapshot,
+    BoxFuture, Delivery, FailedUpdate, Kind, PluginEvent, PluginId, PluginName, Requester, Snapshot,
 };
 use proto_nri::ContainerUpdate;
 
@@ -71,9 +71,9 @@ impl nri::Source for Plugins {
         container: String,
         reason: String,
     ) -> BoxFuture<'_, Result<(), String>> {
-        let plugin = plugin.to_string();
+        let plugins = [plugin.to_string()];
         let (registry, log) = (&self.registry, &self.log);
-        let evicted = side_effects::evict(registry, log, &plugin, &container, &reason);
+        let evicted = side_effects::evict(registry, log, &plugins, &container, &reason);
         let evicted = evicted.map_err(|error| error.to_string());
         Box::pin(std::future::ready(evicted))
     }
@@ -95,16 +95,17 @@ impl nri::Observer for Plugins {
         if matches!(event, PluginEvent::Unsolicited { .. }) {
             return;
         }
-        let id = plugin.id;
-        let (plugin, life) = (plugin.to_string(), event.clone());
-        let what = What::PluginLife { plugin, life };
-        match (event, id) {
-            (PluginEvent::WishFailed { .. }, Some(id)) => {
-                self.log.record_of(&id.to_string(), Subject::daemon(), what);
-            }
-            _ => {
-                self.log.record(Subject::daemon(), what);
-            }
+        let (name, life) = (plugin.to_string(), event.clone());
+        let what = What::PluginLife { plugin: name, life };
+        // A client may connect at any rate.
+        let has_share =
+            plugin.kind == Kind::External || matches!(event, PluginEvent::WishFailed { .. });
+        if has_share {
+            let id = plugin.id.map(ToString::to_string);
+            let id = id.unwrap_or_else(|| "plugins without a name".to_owned());
+            self.log.record_of(&id, Subject::daemon(), what);
+        } else {
+            self.log.record(Subject::daemon(), what);
         }
     }
 

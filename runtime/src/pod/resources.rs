@@ -45,6 +45,8 @@ pub async fn write(
     let (cri, nri) = (cri.cloned(), nri.cloned());
     let written = async move {
         let (cri, nri) = (cri.as_ref(), nri.as_ref());
+        // Kept until `ended`, so that changes are recorded in the order in which they are made.
+        let _turn = container.resources_turn.lock().await;
         let mut before = None;
         let written = write_in_turn(&node, &container, cri, nri, &mut before).await;
         ended(before.as_ref(), &written);
@@ -62,6 +64,21 @@ pub async fn write(
     }
 }
 
+/// Whether the change also concerns the cgroup.
+///
+/// # Errors
+/// WrongState: the container takes no update.
+pub fn takes_update(phase: ContainerPhase) -> Result<bool> {
+    match phase {
+        ContainerPhase::Running => Ok(true),
+        ContainerPhase::Created => Ok(false),
+        phase => Err(Error::new(
+            Kind::WrongState,
+            format!("a container that is {phase:?} takes no update").to_lowercase(),
+        )),
+    }
+}
+
 async fn write_in_turn(
     node: &Node,
     container: &Container,
@@ -69,18 +86,8 @@ async fn write_in_turn(
     nri: Option<&LinuxResources>,
     before: &mut Option<LinuxResources>,
 ) -> Result<()> {
-    let _turn = container.resources_turn.lock().await;
     let record = container.cell.get();
-    let running = match record.phase {
-        ContainerPhase::Running => true,
-        ContainerPhase::Created => false,
-        phase => {
-            return Err(Error::new(
-                Kind::WrongState,
-                format!("a container that is {phase:?} takes no update").to_lowercase(),
-            ));
-        }
-    };
+    let running = takes_update(record.phase)?;
     let mut specs = node.specs.read(&container.id).await?;
     *before = oci::limits::current(&specs.spec).map(oci::resources_to_nri);
     change(node, &mut specs, cri, nri)?;

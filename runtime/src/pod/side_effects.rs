@@ -40,7 +40,7 @@ pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEff
             .iter()
             .map(ToString::to_string)
             .collect();
-        let evicted = evict(&cx.registry, log, &plugins.join(", "), target, reason);
+        let evicted = evict(&cx.registry, log, &plugins, target, reason);
         let Err(error) = evicted else { continue };
         let why = format!("eviction failed: {error}");
         for plugin in by.of_eviction(target) {
@@ -64,25 +64,28 @@ pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEff
     }
 }
 
-/// Queues a stop without grace in the other pod; not awaited (NRI-570).
+/// Queues a stop without grace in the other pod; not awaited (NRI-570). The first plugin's share of
+/// the event log pays for the event.
 ///
 /// # Errors
 /// The container does not exist.
 pub fn evict(
     registry: &Registry,
     log: &EventLog,
-    plugin: &str,
+    plugins: &[String],
     id: &str,
     reason: &str,
 ) -> Result<()> {
     let (pod, container) = registry.find_container(id)?;
+    let plugin = plugins.join(", ");
     tracing::info!(plugin, container = %container.id, reason, "evicted by a plugin");
-    let (plugin, reason) = (plugin.to_owned(), reason.to_owned());
+    let reason = reason.to_owned();
     let evicted = Action::Evicted {
         plugin: plugin.clone(),
         reason: reason.clone(),
     };
-    log.record_of(&plugin, event_log::subject(&pod, Some(&container)), evicted);
+    let charged = plugins.first().map_or("", String::as_str);
+    log.record_of(charged, event_log::subject(&pod, Some(&container)), evicted);
     // The first counts.
     let _ = container.evicted.set(Eviction { plugin, reason });
     let grace = Duration::ZERO;
@@ -92,8 +95,8 @@ pub fn evict(
 
 /// At once, waiting for no pod; after a failure the rest goes on.
 /// Returns those that failed and were not to be ignored, for the caller to log with their plugin.
-/// An update that changes nothing also fails if its container does not exist. Each is an event: of its container, or else
-/// of the subject `asking`.
+/// An update that changes nothing also fails if its container does not exist or takes no update.
+/// Each is an event: of its container, or else of the subject `asking`.
 pub async fn update(
     node: &Arc<Node>,
     registry: &Registry,
@@ -118,7 +121,14 @@ pub async fn update(
                 };
                 resources::write(node, &container, None, resources, ended).await
             }
-            (Ok(_), None) => Ok(()),
+            (Ok((pod, container)), None) => {
+                let takes = resources::takes_update(container.cell.get().phase);
+                if let Err(error) = &takes {
+                    let subject = event_log::subject(&pod, Some(&container));
+                    not_updated(log, by, &subject, update, &error.text);
+                }
+                takes.map(drop)
+            }
             (Err(error), _) => {
                 not_updated(log, by, asking, update, &error.text);
                 Err(error)
@@ -144,7 +154,7 @@ pub fn updated(
     (id, before, wanted): (&str, Option<&LinuxResources>, &LinuxResources),
     error: Option<&str>,
 ) {
-    let is_found = subject.container.starts_with(id);
+    let is_found = !id.is_empty() && subject.container.starts_with(id);
     for plugin in by.of_update(id) {
         let is_theirs = |field, key: Option<&str>| by.has_set(plugin, id, field, key);
         let values = Values::of_update(before, wanted, is_theirs);
@@ -157,6 +167,9 @@ pub fn updated(
             hook: by.call.to_owned(),
             target: if is_found {
                 String::new()
+            } else if id.is_empty() {
+                // An event without a target is one of its subject.
+                "(no id)".to_owned()
             } else {
                 cut(id, LONGEST_ID)
             },

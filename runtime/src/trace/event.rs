@@ -164,7 +164,8 @@ pub enum Action {
         #[serde(flatten)]
         values: Values,
     },
-    /// So many updates and evictions of the plugin are not recorded, because it requests too many.
+    /// So many events of the plugin (updates, evictions, connections) are not recorded, because
+    /// it causes too many.
     Unrecorded {
         plugin: String,
         requests: u64,

@@ -153,22 +153,36 @@ impl EventLog {
     }
 
     /// Records an event that `plugin` can cause at any rate. Those beyond its share are counted in one event, every
-    /// [`COUNT`] at most.
+    /// [`COUNT`] at most, and at the [`end`](Self::end).
     pub fn record_of(&self, plugin: &str, subject: Subject, what: impl Into<What>) {
         match self.0.shares.take(plugin, Instant::now()) {
             Place::Recorded => {
                 self.record(subject, what);
             }
             Place::LeftOut => {}
-            Place::FirstLeftOut => {
-                let (log, plugin) = (self.clone(), plugin.to_owned());
+            Place::FirstLeftOut(name) => {
+                let log = self.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(COUNT).await;
-                    let requests = log.0.shares.left_out(&plugin);
-                    log.record(Subject::daemon(), Action::Unrecorded { plugin, requests });
+                    log.record_left_out(name);
                 });
             }
         }
+    }
+
+    fn record_left_out(&self, plugin: String) {
+        let requests = self.0.shares.left_out(&plugin);
+        if requests > 0 {
+            self.record(Subject::daemon(), Action::Unrecorded { plugin, requests });
+        }
+    }
+
+    /// The last flush of the daemon: also writes how many events are not recorded.
+    pub async fn end(&self) {
+        for name in self.0.shares.names_left_out() {
+            self.record_left_out(name);
+        }
+        self.flush().await;
     }
 
     /// The number of events lost to a slow writer or a disk that failed for too long.

@@ -401,3 +401,16 @@ async fn events_beyond_a_plugins_share_are_one_event_with_their_number_for_every
     assert_eq!(events.recv().await, None, "one event");
     assert!(all(&log, Filter::new("pod1")).await.len() > 500);
 }
+
+#[tokio::test]
+async fn the_number_of_events_beyond_a_share_is_written_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = EventLog::open(dir.path(), &Options::new(tick)).unwrap();
+    for _ in 0..700 {
+        log.record_of("10-a", pod(1), Action::Ready);
+    }
+    log.end().await;
+    let missing = log.subscribe(Filter::new("pod2"), false).recv().await;
+    let missing = missing.unwrap().missing();
+    assert!((190..=200).contains(&missing), "{missing}");
+}

@@ -73,9 +73,12 @@ impl Values {
     /// Those of an adjustment at these paths.
     pub fn of_adjustment(paths: &[String], adjustment: &ContainerAdjustment) -> Self {
         let adjustment = serde_json::to_value(adjustment).unwrap_or_default();
-        let values = paths.iter().take(MOST).filter_map(|path| {
+        let fields = paths.iter().filter_map(|path| {
             let (field, key) = field_and_key(path);
-            let field = place::named(field)?;
+            Some((path, place::named(field)?, key))
+        });
+        let mut fields = fields.filter(|(_, field, _)| *field != Field::Env);
+        let values = fields.by_ref().take(MOST).filter_map(|(path, field, key)| {
             Some(Changed {
                 field: cut(path, 2 * LONGEST),
                 old: None,
@@ -88,7 +91,7 @@ impl Values {
         });
         Self {
             values: values.collect(),
-            more: paths.len().saturating_sub(MOST),
+            more: fields.count(),
         }
     }
 }
@@ -222,6 +225,22 @@ mod tests {
         let values = Values::of_update(None, &wanted, |_, _| true);
         assert_eq!((values.values.len(), values.more), (MOST, 40 - MOST));
         assert!(serde_json::to_string(&values).expect("JSON").len() < 20_000);
+    }
+
+    #[test]
+    fn variables_take_no_place_of_the_values_of_an_adjustment() {
+        let key = "a\u{9b}b";
+        let variables = (0..MOST).map(|n| path(Field::Env, Some(&format!("V{n}"))));
+        let paths: Vec<_> = variables
+            .chain([path(Field::Annotations, Some(key))])
+            .collect();
+        let adjustment = ContainerAdjustment {
+            annotations: [(key.to_owned(), "1".to_owned())].into(),
+            ..ContainerAdjustment::default()
+        };
+        let values = Values::of_adjustment(&paths, &adjustment);
+        assert_eq!((values.values.len(), values.more), (1, 0));
+        assert_eq!(values.values[0].new, json!("1"));
     }
 
     #[test]
