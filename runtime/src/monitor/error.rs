@@ -28,6 +28,16 @@ pub enum MonitorError {
     Helpers(String),
 }
 
+impl MonitorError {
+    /// The cause, for an error that names the container and the step already.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Container { why, .. } => why.to_string(),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// What is wrong with a container's monitor, or what it says.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {

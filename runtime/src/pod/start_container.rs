@@ -120,7 +120,7 @@ async fn launch(
     let launched = spans::step("spawn the monitor and create", launched);
     let launched = tokio::select! {
         biased;
-        launched = launched => launched.map_err(|error| adjusted.name_in(&error.to_string())),
+        launched = launched => launched.map_err(|error| adjusted.name_in(&error.cause())),
         // The monitor undoes what it did, as far as the kernel lets it.
         () = container.ends_within(PATIENCE) => Err(format!(
             "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",

@@ -71,7 +71,7 @@ async fn connections_and_files_that_are_rejected_are_listed_with_the_reason() {
             "
 rejected
 "
-        ) && table.contains("external, pid "),
+        ) && table.contains("external, "),
         "{table}"
     );
 }

@@ -51,10 +51,10 @@ async fn a_failed_start_is_told_on_the_page_with_the_plugin_that_refused_it_and_
     let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
     let lanes = &data["groups"][0]["lanes"];
     for lane in [
-        "CRI",
+        "CRI calls",
         "runtime",
         "network",
-        "monitor",
+        "processes",
         "10-setter",
         "20-quota",
     ] {
