@@ -8,7 +8,7 @@ use testkit::{
 };
 use tonic::Status;
 
-use crate::verdict::{Answer, Checked};
+use testkit::verdict::{Answer, Checked};
 
 /// All pods of the suite are in this namespace.
 pub(crate) const NAMESPACE: &str = "nri-contract";

@@ -15,7 +15,7 @@ use nri::proto::PodSandbox;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use testkit::look;
 
-use crate::verdict::{Checked, done, miss, that};
+use testkit::verdict::{Checked, done, miss, that};
 
 /// Time for one dial.
 const DIAL: Duration = Duration::from_secs(2);

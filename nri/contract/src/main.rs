@@ -40,11 +40,7 @@ use report::{Counts, Subject};
 use restart::Restart;
 use runner::Runner;
 use stage::Run;
-use testkit::{
-    journal::{self, Journal},
-    plugin::{self, Wanted},
-    verdict,
-};
+use testkit::{journal::Journal, plugin::Wanted};
 
 #[tokio::main]
 async fn main() -> ExitCode {

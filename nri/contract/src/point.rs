@@ -4,7 +4,8 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use testkit::rng::Rng;
 
-use crate::{stage::Stage, verdict::Checked};
+use crate::stage::Stage;
+use testkit::verdict::Checked;
 
 /// What a point costs; in this order they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use testkit::raw::{Call, Raw};
 
-use crate::{
-    stage::PATIENCE,
-    verdict::{Checked, done, miss},
-};
+use crate::stage::PATIENCE;
+use testkit::verdict::{Checked, done, miss};
 
 pub(crate) async fn connect(socket: &Path) -> Checked<Raw> {
     done(

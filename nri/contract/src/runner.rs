@@ -9,9 +9,11 @@ use std::{
 use crate::{
     cri,
     expect::Deviations,
-    journal::Journal,
     point::Point,
     stage::{Run, Stage},
+};
+use testkit::{
+    journal::Journal,
     verdict::{Checked, Miss},
 };
 

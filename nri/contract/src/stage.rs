@@ -18,9 +18,11 @@ use tonic::Status;
 
 use crate::{
     cri::{Common, Container, Cri, Pod, SLEEPER},
+    restart::Restart,
+};
+use testkit::{
     journal::{Journal, Seen},
     plugin::{Deed, Plugin, Wanted},
-    restart::Restart,
     verdict::{Answer, Checked, Miss, miss, told},
 };
 
@@ -103,7 +105,7 @@ impl Stage {
         let dir = self.run.scratch.join(&self.number);
         let made = std::fs::create_dir_all(&dir)
             .and_then(|()| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)));
-        crate::verdict::done("a scratch directory can be made", made).map(|()| dir)
+        testkit::verdict::done("a scratch directory can be made", made).map(|()| dir)
     }
 
     /// A plugin that is to be connected, subscribed to everything but the validation.

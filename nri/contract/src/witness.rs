@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{
     points::restarts,
     stage::{Run, Stage, eventually},
-    verdict::{Checked, done, miss, skip},
 };
+use testkit::verdict::{Checked, done, miss, skip};
 
 /// With the path of the notes, makes this program the plugin.
 pub(crate) const FLAG: &str = "--launched";

@@ -9,8 +9,8 @@ use crate::{
     cri::SLEEPER,
     point::{Cost, Point},
     stage::Stage,
-    verdict::{Answer, Checked, same, that, told},
 };
+use testkit::verdict::{Answer, Checked, same, that, told};
 
 type Change = fn(&mut ContainerAdjustment, &str);
 

@@ -11,11 +11,13 @@ use super::{
 };
 use crate::{
     cri::SLEEPER,
-    journal::listed,
     look::{self, Kind},
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{PATIENCE, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, done, same, that},
 };
 

@@ -9,11 +9,13 @@ use tonic::Code;
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    journal::listed,
     look,
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Hook, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, same, that, told},
 };
 

@@ -14,11 +14,13 @@ use tonic::{Code, Status};
 
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    journal::listed,
-    plugin::{Deed, Plugin},
     point::{Cost, Point, points},
     raw,
     stage::{PATIENCE, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
 

@@ -11,9 +11,11 @@ use super::create::pid_of;
 use crate::{
     cri::{Container, SLEEPER},
     look,
-    plugin::Plugin,
     point::{Point, points},
     stage::{Stage, eventually},
+};
+use testkit::{
+    plugin::Plugin,
     verdict::{Answer, Checked, done, miss, same, skip, that},
 };
 

@@ -11,9 +11,11 @@ use tokio::sync::Semaphore;
 
 use crate::{
     cri::SLEEPER,
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::Stage,
+};
+use testkit::{
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, miss, same, that},
 };
 

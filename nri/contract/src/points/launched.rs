@@ -12,9 +12,9 @@ use crate::{
     point::{Cost, Point, points},
     restart::With,
     stage::{Stage, eventually},
-    verdict::{Answer, Checked, miss, same, that},
     witness::Witness,
 };
+use testkit::verdict::{Answer, Checked, miss, same, that};
 
 /// A guarantee, the event in which the runtime is killed, what the next Synchronize lists, and what comes after it.
 type Row = (

@@ -6,9 +6,11 @@ use nri::proto::Event;
 
 use crate::{
     cri::SLEEPER,
-    plugin::Plugin,
     point::{Point, points},
     stage::{PATIENCE, Stage},
+};
+use testkit::{
+    plugin::Plugin,
     verdict::{Answer, Checked, miss, same},
 };
 

@@ -7,11 +7,13 @@ use tonic::Code;
 
 use crate::{
     cri::Pod,
-    journal::listed,
     look,
-    plugin::Deed,
     point::{Point, points},
     stage::Stage,
+};
+use testkit::{
+    journal::listed,
+    plugin::Deed,
     verdict::{Answer, Checked, same, skip, that},
 };
 

@@ -4,9 +4,11 @@ use nri::proto::{Event, FailurePolicy};
 
 use super::failures::{Class, EVENTS, SILENT, before, of, pair};
 use crate::{
-    plugin::Deed,
     point::{Cost, Point, points},
     stage::{PATIENCE, Stage},
+};
+use testkit::{
+    plugin::Deed,
     verdict::{Answer, Checked, same, skip, that},
 };
 

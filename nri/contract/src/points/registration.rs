@@ -6,11 +6,13 @@ use nri::{proto::Event, stub::Protocol};
 use testkit::raw::Raw;
 
 use crate::{
-    journal::listed,
-    plugin::Deed,
     point::{Point, points},
     raw,
     stage::{PATIENCE, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::Deed,
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
@@ -159,7 +161,7 @@ async fn state_change(s: &Stage) -> Checked {
 }
 
 /// A plugin of v1beta1, where the runtime knows it.
-async fn beta(s: &Stage) -> Checked<crate::plugin::Plugin> {
+async fn beta(s: &Stage) -> Checked<testkit::plugin::Plugin> {
     let wanted = s.wanted("10", "beta").protocol(Protocol::V1Beta1);
     match wanted.try_start().await {
         Err(why) => skip(format!("the protocol v1beta1: {why}")),

@@ -12,8 +12,8 @@ use crate::{
     look,
     point::{Point, points},
     stage::Stage,
-    verdict::{Checked, same, skip},
 };
+use testkit::verdict::{Checked, same, skip};
 
 pub(super) fn points() -> Vec<Point> {
     points! {

@@ -9,11 +9,13 @@ use testkit::cri::ContainerState;
 use super::failures::{before, of};
 use crate::{
     cri::{Container, Pod, SLEEPER},
-    journal::listed,
-    plugin::{Plugin, Wanted},
     point::{Cost, Point, points},
     restart::{Restart, With},
     stage::{Stage, eventually, one_line_with},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Plugin, Wanted},
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
 

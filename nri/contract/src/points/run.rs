@@ -8,11 +8,13 @@ use tonic::Code;
 
 use crate::{
     cri::{Pod, SLEEPER, namespace_options},
-    journal::listed,
     look::{self, Kind},
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, eventually, one_line_with},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, done, miss, same, skip, that, told},
 };
 

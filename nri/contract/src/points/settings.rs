@@ -15,11 +15,13 @@ use super::{
 };
 use crate::{
     cri::{Container, SLEEPER},
-    journal::listed,
-    plugin::{Deed, Plugin, Wanted},
     point::{Point, points},
     restart::With,
     stage::{PATIENCE, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin, Wanted},
     verdict::{Answer, Checked, same, that, told},
 };
 

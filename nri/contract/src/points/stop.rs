@@ -8,11 +8,13 @@ use testkit::cri::{ContainerState, NamespaceMode, PodSandboxState};
 
 use crate::{
     cri::{Container, Pod, SLEEPER, namespace_options},
-    journal::listed,
     look::{self, Kind},
-    plugin::Plugin,
     point::{Point, points},
     stage::{Hook, Stage, eventually},
+};
+use testkit::{
+    journal::listed,
+    plugin::Plugin,
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
@@ -124,7 +126,8 @@ async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::P
     let of_pod = look::inside(netns, Kind::Network, || {
         fs::read_link("/proc/thread-self/ns/net")
     });
-    let of_pod = crate::verdict::done("the pod's network namespace can be entered", of_pod.await)?;
+    let of_pod =
+        testkit::verdict::done("the pod's network namespace can be entered", of_pod.await)?;
     let own = fs::read_link(format!("/proc/{}/ns/net", run.pid)).ok();
     // A number may be that of a thread of ours which has just looked into the namespace.
     let own = own.filter(|_| look::is_process(run.pid));
@@ -134,7 +137,7 @@ async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::P
         own,
     )?;
     let killed = kill_process(pid, Signal::KILL);
-    crate::verdict::done(
+    testkit::verdict::done(
         "the pause process can be killed",
         killed.map_err(Into::into),
     )?;

@@ -9,9 +9,11 @@ use testkit::cri::ContainerState;
 use super::create::{is_limited, limit};
 use crate::{
     cri::{Container, SLEEPER},
-    plugin::Plugin,
     point::{Point, points},
     stage::{PATIENCE, Stage},
+};
+use testkit::{
+    plugin::Plugin,
     verdict::{Answer, Checked, miss, same, that, told},
 };
 

@@ -8,11 +8,13 @@ use testkit::cri::LinuxContainerResources;
 
 use super::create::{LIMIT, is_limited, limit, memory_of, pid_of};
 use crate::{
-    journal::listed,
     look,
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, one_line_with},
+};
+use testkit::{
+    journal::listed,
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, same, that},
 };
 
@@ -175,7 +177,7 @@ async fn no_event(s: &Stage) -> Checked {
     let update = vec![limit(&container.id)];
     let answer = plugin.runtime().update_containers(update, Vec::new()).await;
     if let Err(error) = answer {
-        return crate::verdict::miss("UpdateContainers succeeds", error);
+        return testkit::verdict::miss("UpdateContainers succeeds", error);
     }
     is_limited(&plugin, "p/c").await?;
     pod.ends().await?;

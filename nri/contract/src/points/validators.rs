@@ -7,9 +7,11 @@ use nri::{
 
 use crate::{
     cri::SLEEPER,
-    plugin::{Deed, Plugin},
     point::{Point, points},
     stage::{Stage, one_line_with},
+};
+use testkit::{
+    plugin::{Deed, Plugin},
     verdict::{Answer, Checked, miss, same, that, told},
 };
 
