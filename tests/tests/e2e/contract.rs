@@ -72,7 +72,9 @@ async fn contract_c01_and_c04_a_veto_names_its_plugin_and_leaves_nothing_on_the_
     let (daemon, plugin) = with_plugin().await;
     let cri = daemon.cri();
     let pod = cri.pod("stays").await;
-    pod.run("warm-up", &["true"]).await.exited().await;
+    let warm_up = pod.run("warm-up", &["true"]).await;
+    warm_up.exited().await;
+    warm_up.remove().await.expect("RemoveContainer");
     let before = daemon.inventory().await;
     for event in [Event::RunPodSandbox, Event::CreateContainer] {
         plugin.does(event, Deed::Error("not this one".into()));
