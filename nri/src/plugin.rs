@@ -22,6 +22,7 @@ use crate::{
     owners::PluginId,
     peer::{self, Peer},
     settings::PluginSettings,
+    source::Snapshot,
     wire::event::{HookRequest, container_id},
     wire::rpc::CallError,
     wire::version::{Style, StyleCell, Version},
@@ -158,9 +159,13 @@ impl Session {
         self.left_out.lock().insert(container);
     }
 
-    /// It is sent a new list: it knows every container in it again.
-    pub(crate) fn take_in_all(&self) {
-        self.left_out.lock().clear();
+    /// Sends it the events of the containers in its new list again. The undo of a creation that was
+    /// rolled back may still be on its way, so that container stays left out.
+    pub(crate) fn take_in_listed(&self, list: &Snapshot) {
+        let mut left_out = self.left_out.lock();
+        for container in &list.containers {
+            left_out.remove(&container.id);
+        }
     }
 
     /// Sends it the events of the request's container again.

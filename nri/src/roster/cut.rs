@@ -104,7 +104,7 @@ impl WaitsForCut {
             return None;
         }
         let snapshot = state.snapshot(&*roster.source);
-        session.take_in_all();
+        session.take_in_listed(&snapshot);
         let old = slot.and_then(|slot| slot.active().map(|old| (slot, old)));
         let Some((slot, old)) = old else {
             return Some((roster.enter(state, session), snapshot));
