@@ -202,7 +202,7 @@ impl Container {
 
     /// Whether it may count as never started in spite of a failed start: no process keeps that for
     /// the next daemon, and the disk had no room. A later stop of its pod makes no difference.
-    fn start_forgotten(&self, link: &Link) -> bool {
+    pub(crate) fn start_forgotten(&self, link: &Link) -> bool {
         let not_started = |ending: &Ending| ending.reason == "StartError";
         let (true, Some((asked, _))) = (self.ending.as_ref().is_some_and(not_started), self.start)
         else {

@@ -104,6 +104,9 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
     let told = link.call(Op::StartContainer, subject, manner, ask).await;
     match told {
         Told::Done(()) => {
+            if container.start_forgotten(link) {
+                container.ending = None;
+            }
             container.stage = Stage::Started;
             if let Some((_, told)) = &mut container.start {
                 *told = Some(Instant::now());
