@@ -62,6 +62,8 @@ pub(crate) struct Instance {
     cut: bool,
     daemon: u32,
     configured: Option<Instant>,
+    /// Closed by an event that did not wait for it and went to the older instance.
+    passed_by: Option<Instant>,
     epochs: Vec<Epoch>,
     heard: Vec<Heard>,
     ended: Option<Instant>,
@@ -226,6 +228,7 @@ impl Book {
             cut: plan.link.cut.is_some(),
             daemon,
             configured: None,
+            passed_by: None,
             epochs: Vec::new(),
             heard: Vec::new(),
             ended: None,
@@ -263,7 +266,9 @@ impl Book {
         let required = settings.is_some_and(|s| s.policy.required);
         let guards = [RunPodSandbox, CreateContainer, ValidateContainerAdjustment];
         let is_refused = required && !guards.iter().any(|event| i.mask.has(*event));
-        let waits = i.configured.is_some() && i.epochs.is_empty() && !is_refused;
+        // Its Synchronize is on its way when the event comes.
+        let passed_by = i.passed_by.is_some_and(|at| at.elapsed() < SLACK);
+        let waits = i.configured.is_some() && i.epochs.is_empty() && !is_refused && !passed_by;
         if i.daemon == daemon && !i.cut && waits {
             let text = format!("{}#{no}: dismissed before it was synchronized", i.id);
             self.fault(&mut state, 'f', text);
@@ -672,5 +677,14 @@ impl Observer for Book {
     fn plugin(&self, plugin: &PluginName<'_>, event: &PluginEvent) {
         let mut state = self.state.lock().unwrap();
         self.note(&mut state, format_args!("    {plugin}: {event:?}"));
+        let PluginEvent::Closed { reason } = event else {
+            return;
+        };
+        if reason.starts_with("synchronize-failed: events passed it by") {
+            let of_id = |i: &&mut Instance| Some(&i.id) == plugin.id && i.epochs.is_empty();
+            for instance in state.instances.iter_mut().filter(of_id) {
+                instance.passed_by = Some(Instant::now());
+            }
+        }
     }
 }
