@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     explain::{Change, Deed, Explanation, Said},
-    trace::Changed,
+    trace::{Changed, shown},
 };
 
 /// Context lines around changed lines.
@@ -203,29 +203,8 @@ fn change(change: &Change, paint: &Paint) -> String {
     }
 }
 
-/// On one line, without empty fields.
 fn short(value: &Value) -> String {
-    cut(&clean(&without_empty(value).to_string()), VALUE)
-}
-
-/// A message without its unset fields.
-fn without_empty(value: &Value) -> Value {
-    let says = |value: &Value| match value {
-        Value::Null => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => true,
-    };
-    match value {
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(name, field)| (name.clone(), without_empty(field)))
-            .filter(|(_, field)| says(field))
-            .collect(),
-        Value::Array(items) => items.iter().map(without_empty).collect(),
-        other => other.clone(),
-    }
+    cut(&clean(&shown(value)), VALUE)
 }
 
 fn specs(out: &mut String, base: Option<&Value>, spec: &Value, paint: &Paint, full: bool) {

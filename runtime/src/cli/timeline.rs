@@ -217,15 +217,21 @@ impl Timeline {
         let last = took.trim().is_empty() && detail.is_empty();
         let _ = write!(out, "{lead}{name} ");
         self.paint(tint, if last { word.trim_end() } else { &word }, out);
+        let mut below: Vec<String> = answer
+            .set
+            .iter()
+            .map(|set| format!("set {}", clean(set)))
+            .collect();
         if used + 2 + detail.chars().count() <= self.width && !detail.is_empty() {
             self.paint(Tint::Faint, &took, out);
             let _ = writeln!(out, "  {detail}");
-            return;
+        } else {
+            self.paint(Tint::Faint, took.trim_end(), out);
+            out.push('\n');
+            below.extend((!detail.is_empty()).then_some(detail));
         }
-        self.paint(Tint::Faint, took.trim_end(), out);
-        out.push('\n');
-        if !detail.is_empty() {
-            for piece in fold(&detail, self.width - INDENT - 2, 2) {
+        for text in below {
+            for piece in fold(&text, self.width - INDENT - 2, 2) {
                 let _ = writeln!(out, "{lead}  {piece}");
             }
         }

@@ -5,7 +5,7 @@ use nri::mask::event_name;
 
 use super::text::{duration, painted};
 use crate::clock::nanoseconds;
-use crate::trace::{Action, Changed, Event, Life, Outcome, Values, What};
+use crate::trace::{Action, Changed, Event, Life, Outcome, Values, What, shown};
 
 /// Colors by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,8 +164,8 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
 /// `linux.resources.cpu.cpus "0-1" -> "1", ...`
 pub(super) fn values_text(values: &Values) -> String {
     let one = |Changed { field, old, new }: &Changed| match old {
-        Some(old) => format!("{field} {old} -> {new}"),
-        None => format!("{field} {new}"),
+        Some(old) => format!("{field} {} -> {}", shown(old), shown(new)),
+        None => format!("{field} {}", shown(new)),
     };
     let mut all: Vec<_> = values.values.iter().map(one).collect();
     all.extend((values.more > 0).then(|| format!("and {} more", values.more)));
@@ -216,8 +216,10 @@ pub(super) struct PluginAnswer<'a> {
     pub tint: Tint,
     /// `None` if it was not asked.
     pub took_ns: Option<u64>,
-    /// Its settings, requests and reason.
+    /// Its requests and reason.
     pub detail: String,
+    /// The fields that it set, with their values: `args = ["true"]`.
+    pub set: Vec<String>,
 }
 
 /// `None` for other events.
@@ -243,17 +245,15 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         outcome => outcome_text(outcome),
     };
     let asked = !matches!(outcome, Outcome::NotSubscribed | Outcome::Absent);
+    let with_value = |path: &String| {
+        let known = values.values.iter().find(|value| value.field == *path);
+        known.map_or_else(
+            || path.clone(),
+            |known| format!("{path} = {}", shown(&known.new)),
+        )
+    };
     let mut parts: Vec<String> = Vec::new();
-    if !changed.is_empty() {
-        let with_value = |path: &String| {
-            let known = values.values.iter().find(|value| value.field == *path);
-            known.map_or_else(|| path.clone(), |known| format!("{path} = {}", known.new))
-        };
-        let changed: Vec<_> = changed.iter().map(with_value).collect();
-        parts.push(format!("set {}", changed.join(", ")));
-    } else if *adjusted {
-        parts.push("adjusted".to_owned());
-    }
+    parts.extend((*adjusted && changed.is_empty()).then(|| "adjusted".to_owned()));
     parts.extend(some(*updates, "update"));
     parts.extend(some(*evictions, "eviction"));
     if !left_out.is_empty() {
@@ -267,6 +267,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         tint,
         took_ns: asked.then_some(*took_ns),
         detail: parts.join("; "),
+        set: changed.iter().map(with_value).collect(),
     })
 }
 

@@ -26,4 +26,4 @@ pub use event::{Action, Event, SCHEMA, Subject, What};
 pub use log::{EventLog, Filter, Options};
 /// The library's types are those of the log.
 pub use nri::{Outcome, PluginEvent as Life};
-pub use values::{Changed, Values, field_and_key, hide_variables, value};
+pub use values::{Changed, Values, field_and_key, hide_variables, shown, value};

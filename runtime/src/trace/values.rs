@@ -114,15 +114,45 @@ pub fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
         Place::List(path, name) => {
             let list = adjustment.pointer(path)?.as_array()?;
             let here = |entry: &&Value| entry.get(name).and_then(Value::as_str) == Some(key);
-            list.iter().find(here)?.clone()
+            let mut found = list.iter().find(here)?.clone();
+            found.as_object_mut()?.remove(name);
+            found
         }
     };
-    let mut found = match found.get("value") {
-        Some(inner) if found.as_object().is_some_and(|o| o.len() == 1) => inner.clone(),
-        _ => found,
-    };
+    let mut found = plain(&found);
     hide_variables(&mut found);
     Some(found)
+}
+
+/// A value on one line, as people read it. A cut table or list is a text already.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.starts_with(['{', '[']) => text.clone(),
+        value => plain(value).to_string(),
+    }
+}
+
+/// A message without its unset fields and without wrappers of numbers and texts.
+fn plain(value: &Value) -> Value {
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    match value {
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("value") => {
+            plain(&fields["value"])
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, field)| (name.clone(), plain(field)))
+            .filter(|(_, field)| says(field))
+            .collect(),
+        Value::Array(items) => items.iter().map(plain).collect(),
+        other => other.clone(),
+    }
 }
 
 /// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
@@ -194,7 +224,7 @@ mod tests {
             .iter()
             .map(|v| (v.field.as_str(), &v.old, &v.new))
             .collect();
-        let page = json!({"limit": 3, "page_size": "2MB"});
+        let page = json!({"limit": 3});
         assert_eq!(
             shown,
             [

@@ -184,8 +184,10 @@ impl Builder {
             Some(point) => self.items[point].label.clone(),
             None => clean(&format!("{}{}", answer.hook, of(event))),
         };
-        let colon = if answer.detail.is_empty() { "" } else { ": " };
-        let said = format!("{}{colon}{}", answer.word, answer.detail);
+        let mut parts = vec![answer.word.to_owned()];
+        parts.extend((!answer.set.is_empty()).then(|| format!("set {}", answer.set.join(", "))));
+        parts.extend((!answer.detail.is_empty()).then_some(answer.detail));
+        let said = parts.join(": ");
         let label = format!("{} {}", answer.hook, answer.word);
         let at = now.saturating_sub(took);
         self.items.push(Item {
