@@ -123,9 +123,12 @@ impl State {
             .ops
             .iter()
             .filter(|o| o.event == h.event && o.object == h.object);
+        // A refused operation may end in the tick of the answer, which is undone then.
         let is_before = |o: &Op| {
-            o.ended
-                .is_some_and(|(end, _)| h.done.is_some_and(|done| end < done))
+            o.ended.is_some_and(|(end, how)| {
+                h.done
+                    .is_some_and(|done| end < done || (end == done && how == End::Refused))
+            })
         };
         h.done.is_some_and(|done| done - h.at + SLACK < LATE) && of_it.any(is_before)
     }

@@ -158,7 +158,7 @@ async fn a_container_whose_adjustment_cannot_be_made_is_explained_with_who_set_i
     let text = stdout(&daemon.cairn(&["explain", "p/web"]).await);
     for line in [
         "10-typo  1 change",
-        "+ mounts[\"/data\"] = {\"destination\":\"/data\",\"options\":[\"rbind\",\"r0\"]",
+        "+ mounts[\"/data\"] = {\"options\":[\"rbind\",\"r0\"]",
         "\nnot created: ",
         "\"r0\" is not an option",
     ] {
