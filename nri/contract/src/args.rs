@@ -17,7 +17,7 @@ its own, is judged alone, and is removed at the end.
   --only GLOBS        only points whose ids match, such as 'C-02.*' or 'G-22/*,C-04.6/*'
   --fast              only points that need not wait for a timeout or restart the runtime
   --list              print the points and end
-  --expect FILE       a TOML of the runtime's known deviations: [\"C-02.6/told-once\"] because = \"one sentence\"
+  --expect FILE       a TOML of the runtime's known deviations: [\"C-02.6/sent-once\"] because = \"one sentence\"
   --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. Where REQUIRED, TOLERATE,
                       SETTINGS or TROUBLE in its environment is not empty the runtime must then be so (docs/contract.md),
                       or CMD exits with 77 and leaves it alone

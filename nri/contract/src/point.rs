@@ -23,7 +23,7 @@ type Body = Arc<dyn Fn(Arc<Stage>) -> Pin<Box<dyn Future<Output = Checked> + Sen
 /// One thing that is asked of a runtime.
 #[derive(Clone)]
 pub(crate) struct Point {
-    /// `C-02.6/told-once`: the guarantee of CONTRACT.md, and which of its points.
+    /// `C-02.6/sent-once`: the guarantee of CONTRACT.md, and which of its points.
     pub id: String,
     /// What must hold.
     pub title: String,
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_glob_stands_for_whole_ids() {
-        assert!(matches("C-02.*", "C-02.6/told-once"));
-        assert!(!matches("C-02.*", "C-12.6/told-once"));
+        assert!(matches("C-02.*", "C-02.6/sent-once"));
+        assert!(!matches("C-02.*", "C-12.6/sent-once"));
         assert!(matches("G-01/x, C-0*/error", "C-02.8/error"));
         assert!(!matches("C-02.8", "C-02.8/error"));
         assert!(matches("*", "") && !matches("", "x"));

@@ -32,7 +32,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-04.5/updates-hold-though-the-creation-fails" "an update holds though the adjustment cannot be applied" updates_hold;
         Fast "C-04.6/refused-by-name" "an adjustment that cannot be applied fails the creation, and nothing is left" refused_by_name;
         Fast "C-04.7/error" "a plugin's error fails CreateContainer" error;
-        Fast "C-04.7/everyone-is-told-of-the-end" "after an error, all plugins get StopContainer and RemoveContainer" everyone;
+        Fast "C-04.7/every-plugin-gets-the-end" "after an error, all plugins get StopContainer and RemoveContainer" everyone;
         Fast "C-04.7/nothing-is-left" "after an error, nothing of the container is left, and a retry works" nothing_is_left;
         Fast "C-04.8/stopped-pod" "CreateContainer in a stopped pod fails and makes no event" stopped_pod;
         Fast "C-05.1/listed" "in PostCreateContainer, the container is listed as CREATED" listed_as_created;

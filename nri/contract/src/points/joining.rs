@@ -23,7 +23,7 @@ pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-22/lists-what-is-there" "a plugin that connects late is told of the pods and containers that are there" lists_what_is_there;
         Slow "G-22/none-twice-none-missed" "under load, each container is in the list of a joining plugin or comes as an event: none twice, none missed" none_twice;
-        Fast "G-22/held-in-create" "a container that is being created comes as an event, or in the list: not both" held_in_create;
+        Fast "G-22/joins-during-a-creation" "a container that is being created comes as an event, or in the list: not both" held_in_create;
         Slow "G-22/split" "a list that is longer than a message comes in parts, whole" split;
         Fast "G-22/states" "the list tells the states of containers" states;
         Fast "G-23/stopped-pods-are-listed" "a stopped pod is listed, and gets only RemovePodSandbox" stopped_pods;

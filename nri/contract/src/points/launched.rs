@@ -59,9 +59,9 @@ pub(super) fn points() -> Vec<Point> {
             "killed in {event:?}: a launched plugin is told {what}, before any call is answered"
         );
         let id = match event {
-            Event::UpdateContainer => "G-21/told-by-the-next-one".to_owned(),
+            Event::UpdateContainer => "G-21/continued-by-the-next-one".to_owned(),
             _ if guarantee == "G-21" => format!("G-21/{}", nri::mask::event_name(event)),
-            _ => format!("{guarantee}/told-by-the-next-one"),
+            _ => format!("{guarantee}/continued-by-the-next-one"),
         };
         points.push(Point::new(
             id,

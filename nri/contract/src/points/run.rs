@@ -35,7 +35,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-01.9/error" "a plugin's error fails RunPodSandbox" error;
         Fast "C-01.9/one-line-with-plugin-event-and-cause" "the error is one line with plugin, event and cause" one_line;
         Fast "C-01.9/later-plugins-are-not-asked" "after an error, plugins behind are not asked" later_plugins;
-        Fast "C-01.9/everyone-is-told-of-the-end" "after an error, all plugins get StopPodSandbox and RemovePodSandbox" everyone;
+        Fast "C-01.9/every-plugin-gets-the-end" "after an error, all plugins get StopPodSandbox and RemovePodSandbox" everyone;
         Fast "C-01.9/nothing-is-left" "after an error, nothing of the sandbox is left" nothing_is_left;
         Fast "C-01.9/a-retry-gets-a-new-id" "a retry after an error runs, with a new id" retry;
         Fast "C-01.11/undone-with-the-namespaces-there" "after an error, both are sent before anything is torn down" undone;

@@ -20,12 +20,12 @@ use testkit::{
 pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-26/applied" "an update that a plugin sends by itself is applied" applied;
-        Fast "G-26/failed-is-told" "of two updates, that of an unknown container comes back in failed, the other is applied" failed_is_told;
+        Fast "G-26/failures-are-returned" "of two updates, that of an unknown container comes back in failed, the other is applied" failed_is_told;
         Fast "G-26/an-exited-container-fails" "an update of a container that has exited comes back in failed" exited;
         Fast "G-26/inside-a-handler" "a handler may ask for updates" inside_a_handler;
         Fast "G-26/many-at-once" "a dozen updates at once are all answered" many_at_once;
         Fast "G-27/stops-the-container" "an eviction stops the container, and no other" stops_the_container;
-        Fast "G-27/the-reason-is-told" "the reason of an eviction is in the container's status, as one line" the_reason;
+        Fast "G-27/the-reason-is-sent" "the reason of an eviction is in the container's status, as one line" the_reason;
         Fast "G-28/no-value-in-an-error" "a conflict over a variable tells its name, not its values" no_value;
     }
 }
