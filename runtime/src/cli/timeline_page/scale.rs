@@ -12,7 +12,8 @@ pub(super) struct Scale {
 const SHORT: u64 = 1000;
 
 /// `busy`: begins and ends, by begin. Gaps longer than half of the busy time are folded, each to a
-/// 25th of it, all together to at most a third.
+/// 25th of it, all together to at most a third. A chart of instants has no busy time: the median of
+/// the gaps takes its place, and only longer gaps are folded.
 pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
     let mut gaps = Vec::new();
     let mut until = 0;
@@ -28,12 +29,15 @@ pub(super) fn scale(busy: &[(u64, u64)], end: u64) -> Scale {
     if end > until {
         gaps.push((until, end));
     }
-    // A chart of instants has no busy time: the median of its gaps stands for each.
     let mut lengths: Vec<u64> = gaps.iter().map(|(from, to)| to - from).collect();
     lengths.sort_unstable();
     let median = lengths.get(lengths.len() / 2).copied().unwrap_or(0);
-    let busy = if length < SHORT { median } else { length }.max(SHORT);
-    gaps.retain(|(from, to)| to - from > busy / 2 && to - from > SHORT);
+    let (busy, short) = if length < SHORT {
+        (length.max(median), median)
+    } else {
+        (length, length / 2)
+    };
+    gaps.retain(|(from, to)| to - from > short.max(SHORT));
     let folded = (busy / 25)
         .min(busy / 3 / (gaps.len() as u64).max(1))
         .max(1);
