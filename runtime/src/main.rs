@@ -57,7 +57,6 @@ fn main() -> ExitCode {
         Command::Timeline(arguments) => report(client(client::timeline(arguments))),
         Command::Plugins(arguments) => report(client(client::plugins(arguments))),
         Command::Explain(arguments) => report(client(client::explain(arguments))),
-        Command::Recover(arguments) => report(client(client::recover(arguments))),
         Command::Rm(arguments) => report(client(client::rm(arguments))),
         Command::Completion { shell } => {
             let mut command = Cli::command();

@@ -53,9 +53,6 @@ pub enum Command {
     Plugins(Ask),
     /// Explain a container, or all of a pod: what CRI asked for, what each plugin changed, what came out.
     Explain(Explain),
-    /// List pods and containers with unreadable records, which continue to run.
-    #[command(after_help = RECOVER)]
-    Recover(Ask),
     /// Stop and remove pods or containers; --force skips failing steps and unreadable records.
     Rm(Rm),
     /// Print a completion script for a shell.
@@ -178,7 +175,7 @@ pub struct NetworkGc {
 Without --all: pods that are ready, or have a container that has not exited, and those containers.
 
 STATE of a pod is ready or notready; of a container created, running, exited or unknown (its record cannot be read:
-cairn recover). AGE counts from the start of a container that runs, from the end of one that exited, else from the
+cairn status). AGE counts from the start of a container that runs, from the end of one that exited, else from the
 creation. RESTARTS is the attempt that the kubelet counts. PROCESS is the pid on the host, or how the container ended.")]
 pub struct Ps {
     /// Also pods that are not ready, and exited containers.
@@ -284,13 +281,6 @@ pub struct Explain {
     pub ask: Ask,
 }
 
-const RECOVER: &str = "\
-A record that is damaged, or was written by a newer cairn, is left as it is, and so is what it describes: processes,
-root, network. Such a pod is listed NOTREADY, such a container UNKNOWN, and requests to stop or remove it are refused.
-
-To keep it:     install the cairn that wrote the record, or repair the file, and restart the daemon.
-To give it up:  cairn rm --force ID";
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --force this is what crictl rmp -f and rm -f do: containers are killed, plugins and the network are told, and the
@@ -302,7 +292,7 @@ pub struct Rm {
     /// Id of a pod or container, or unique prefix of it.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// Skip and report failing steps; also remove objects with unreadable records.
+    /// Skip and report failing steps.
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]

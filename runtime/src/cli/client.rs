@@ -5,12 +5,11 @@ use std::{io::IsTerminal as _, path::Path};
 
 use hyper_util::rt::TokioIo;
 use proto_cairn::v1::{
-    ExplainRequest, HeldObject, HeldRequest, ImportImageRequest, ImportImageStart, PluginsRequest,
-    RemoveRequest, TimelineRequest, cairn_client::CairnClient, import_image_request::Part,
+    ExplainRequest, ImportImageRequest, ImportImageStart, PluginsRequest, RemoveRequest,
+    TimelineRequest, cairn_client::CairnClient, import_image_request::Part,
     import_image_response::Step,
 };
 use proto_cri::v1::{self as cri, runtime_service_client::RuntimeServiceClient};
-use serde_json::json;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     net::UnixStream,
@@ -22,7 +21,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::{
     args::{self, Ask, Connect, Output, Rm, Timeline},
     explain_text, plugin_table,
-    text::{safe_json, short_id},
+    text::safe_json,
     timeline, timeline_page, whole_file,
 };
 use crate::{config::socket_path, cri::MAX_MESSAGE, explain::Explanation, trace};
@@ -265,41 +264,6 @@ pub async fn plugins(ask: Ask) -> Result<(), String> {
         || plugin_table::table(&answer, terminal().0),
         || plugin_table::json(&answer),
     );
-    Ok(())
-}
-
-/// `cairn recover`.
-///
-/// # Errors
-/// One line for the user.
-pub async fn recover(ask: Ask) -> Result<(), String> {
-    let mut client = connect(&ask.connect).await?;
-    let answer = client.held(HeldRequest {}).await.map_err(said)?;
-    let held = answer.into_inner().objects;
-    match ask.output {
-        Output::Json => {
-            let text = format!("{:#}", json!({ "held": held }));
-            println!("{}", safe_json(&text));
-        }
-        Output::Table if held.is_empty() => println!("Nothing is held: every record was read."),
-        Output::Table => {
-            println!(
-                "{:<9}  {:<13}  {:<13}  {:<20}  WHY",
-                "KIND", "ID", "POD", "NAME"
-            );
-            for one in &held {
-                let HeldObject {
-                    kind,
-                    name,
-                    reason,
-                    record,
-                    ..
-                } = one;
-                let (id, pod) = (short_id(&one.id), short_id(&one.pod));
-                println!("{kind:<9}  {id:<13}  {pod:<13}  {name:<20}  {record}: {reason}");
-            }
-        }
-    }
     Ok(())
 }
 

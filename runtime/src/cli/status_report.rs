@@ -230,16 +230,33 @@ fn plugin(plugin: &Plugin) -> Option<Finding> {
     Some(finding)
 }
 
+/// Objects with unreadable records that are named; others are counted.
+const NAMED: usize = 5;
+
 fn records(held: &[HeldObject]) -> Finding {
     if held.is_empty() {
         return Finding::ok("records", "every one could be read");
     }
-    let kinds = held.iter().filter(|one| one.kind == "sandbox").count();
-    let found = format!(
-        "held, since their records cannot be read: pods {kinds}, containers {}",
-        held.len() - kinds
-    );
-    let cost = "they run on untouched, and are neither stopped nor removed: `cairn recover` lists them and says what to do";
+    let mut found = String::from("cannot be read:");
+    for one in held.iter().take(NAMED) {
+        let HeldObject {
+            kind,
+            name,
+            record,
+            reason,
+            ..
+        } = one;
+        found += &format!(
+            " {kind} {name} ({}): {record}: {reason};",
+            short_id(&one.id)
+        );
+    }
+    match held.len().saturating_sub(NAMED) {
+        0 => drop(found.pop()),
+        more => found += &format!(" and {more} more"),
+    }
+    let cost = "they run on, listed NOTREADY and UNKNOWN, and cannot be stopped: repair the records, or \
+                install the version that wrote them, and restart cairn; or remove them: cairn rm ID";
     Finding::limited("records", found, cost)
 }
 

@@ -213,16 +213,27 @@ fn what_cannot_be_asked_is_told_and_nobody_at_all_is_not_ready() {
 }
 
 #[test]
-fn what_is_held_is_counted_by_kind() {
-    let one = |kind: &str| HeldObject {
-        kind: kind.into(),
+fn unreadable_records_are_named_with_the_remedy() {
+    let one = |n: u32| HeldObject {
+        id: format!("{n}23456789012345"),
+        kind: "sandbox".into(),
+        name: format!("ns/pod-{n}"),
+        record: format!("/r/{n}.json"),
+        reason: "torn".into(),
         ..HeldObject::default()
     };
     let answers = Answers {
-        held: Ok(vec![one("sandbox"), one("container"), one("container")]),
+        held: Ok((1..8).map(one).collect()),
         ..well()
     };
     let (state, text) = told(answers);
     assert_eq!(state, State::Limited);
-    assert!(text.contains("pods 1, containers 2"), "{text}");
+    for part in [
+        "sandbox ns/pod-1",
+        "/r/5.json: torn",
+        "and 2 more",
+        "cairn rm ID",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }

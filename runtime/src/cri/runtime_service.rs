@@ -24,7 +24,7 @@ use super::{
     service::Cri,
     status::unserved,
 };
-use crate::pod::{create_container::create_container, op::Op, run_pod_sandbox};
+use crate::pod::{create_container::create_container, op::Op, remove_by_id, run_pod_sandbox};
 
 /// CRI-162.
 const NO_CRIU: &str =
@@ -61,7 +61,7 @@ relays! {
         StopPodSandboxResponse {}
     }
     fn remove_pod_sandbox(request: RemovePodSandboxRequest) -> RemovePodSandboxResponse {
-        self.pods.registry.ask(&request.pod_sandbox_id, Op::RemovePod).await?;
+        remove_by_id::pod(&self.pods, &request.pod_sandbox_id).await?;
         RemovePodSandboxResponse {}
     }
     fn update_pod_sandbox_resources(request: UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse {
@@ -95,7 +95,7 @@ relays! {
         StopContainerResponse {}
     }
     fn remove_container(request: RemoveContainerRequest) -> RemoveContainerResponse {
-        self.pods.registry.ask_container(&request.container_id, Op::Remove).await?;
+        remove_by_id::container(&self.pods, &request.container_id).await?;
         RemoveContainerResponse {}
     }
     fn update_container_resources(request: UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse {

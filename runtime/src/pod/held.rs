@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   record unreadable ──start of the daemon──► held ──record readable again, next start──► served
-//!                                               └────── `cairn rm --force` ──────► removed
+//!                                               └─ RemovePodSandbox, RemoveContainer ─► removed
 //! ```
 //! Processes, monitors, roots, networks and namespaces stay untouched. Held objects are listed
 //! NOTREADY and UNKNOWN, with the readable part of their records. Stop requests are rejected,
@@ -202,7 +202,7 @@ impl<C> Held<C> {
         Error::new(
             Kind::WrongState,
             format!(
-                "{kind} {}: held as it is: its record {}: {}; repair the record and restart cairn, or give up the {kind} by: cairn rm --force {}",
+                "{kind} {}: its record {}: {}; repair the record and restart cairn, or remove the {kind}: cairn rm {}",
                 self.id,
                 self.record_path.display(),
                 self.reason,
@@ -257,6 +257,6 @@ mod tests {
         });
         assert_eq!(held.containers_of("pod-of-abc").len(), 1);
         let refusal = held.containers["abc"].refusal("container").text;
-        assert!(refusal.contains("cairn rm --force abc"), "{refusal}");
+        assert!(refusal.contains("cairn rm abc"), "{refusal}");
     }
 }

@@ -1,5 +1,7 @@
-//! Removal by id alone, without a usable record: containers of a removed sandbox, and held objects
-//! (`held.rs`) on request.
+//! Removal of pods and containers by id: with their records by the pod's driver, without a usable
+//! record (`held.rs`, orphans) here.
+
+use std::sync::Arc;
 
 use super::{
     dirs::remove_large_dir,
@@ -12,21 +14,55 @@ use super::{
     skips::Skips,
 };
 
-/// `cairn rm`: removes a pod or container, by id or unique prefix. With `force` it also removes
-/// held objects and skips failing steps; without it this does the same as CRI's Remove calls.
-/// Returns the id and the skipped steps.
+/// RemovePodSandbox, by id or unique prefix.
+///
+/// # Errors
+/// The step that failed; a second call resumes there.
+pub async fn pod(cx: &Arc<Pods>, id: &str) -> Result<()> {
+    match cx.registry.held().pod(id).cloned() {
+        Some(held) => {
+            let cx = Arc::clone(cx);
+            detached(async move { held_pod(&cx, &held, &Skips::default()).await }).await
+        }
+        None => cx.registry.ask(id, Op::RemovePod).await.map(drop),
+    }
+}
+
+/// RemoveContainer, by id or unique prefix.
+///
+/// # Errors
+/// As [`pod`].
+pub async fn container(cx: &Arc<Pods>, id: &str) -> Result<()> {
+    match cx.registry.held().container(id).cloned() {
+        Some(held) => {
+            let cx = Arc::clone(cx);
+            detached(async move { held_container(&cx, &held, &Skips::default()).await }).await
+        }
+        None => cx.registry.ask_container(id, Op::Remove).await.map(drop),
+    }
+}
+
+/// A client that leaves does not cause half a removal.
+async fn detached(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
+    tokio::spawn(work).await.step("remove")?
+}
+
+/// `cairn rm`: removes a pod or container, by id or unique prefix. With `force` it skips failing
+/// steps. Returns the id and the skipped steps.
 ///
 /// # Errors
 /// No object has the id; or the step that failed and must not be skipped.
 pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String>)> {
     let held = cx.registry.held();
-    if force && let Some(pod) = held.pod(id) {
-        let skips = Skips::on_demand();
+    let skips = Skips::default();
+    if force {
+        skips.demand();
+    }
+    if let Some(pod) = held.pod(id) {
         held_pod(cx, pod, &skips).await?;
         return Ok((pod.id.clone(), skips.take()));
     }
-    if force && let Some(container) = held.container(id) {
-        let skips = Skips::on_demand();
+    if let Some(container) = held.container(id) {
         held_container(cx, container, &skips).await?;
         return Ok((container.id.clone(), skips.take()));
     }
@@ -72,7 +108,7 @@ pub async fn orphan(node: &Node, record: &ContainerRecord) -> Result<()> {
 /// Kills a held container and removes it with its record.
 ///
 /// # Errors
-/// The record cannot be deleted. Other steps that failed are in `skips`.
+/// The step that failed, unless `skips` takes it.
 async fn held_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Result<()> {
     remnants(&cx.node, &held.id, held.cgroup.as_deref(), skips).await?;
     cx.node.containers.delete(&held.id)?;
@@ -84,7 +120,7 @@ async fn held_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Resul
 /// Kills the containers of a held pod and removes all its resources.
 ///
 /// # Errors
-/// The record cannot be deleted. Other steps that failed are in `skips`.
+/// The step that failed, unless `skips` takes it.
 async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
     let (id, node) = (&held.id, &cx.node);
     let mut cgroup = held.cgroup.clone();
@@ -93,13 +129,19 @@ async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
         let own = own.or_else(|| recorded_cgroup(node, &container.id));
         let parent = own.and_then(|path| Some(path.rsplit_once('/')?.0.to_owned()));
         cgroup = cgroup.or_else(|| Some(format!("{}/{id}", parent?)));
+        // For a repeated removal, which finds no container.
+        cx.registry.release(|all| {
+            if let Some(pod) = all.pods.get_mut(id) {
+                pod.cgroup.clone_from(&cgroup);
+            }
+        });
         held_container(cx, &container, skips).await?;
     }
     let pause = node.dirs.pause(id);
     skips.pass("pause", node.end(&pause).await)?;
     let machine = &node.machine;
     if let Err(error) = machine.detach(id).await {
-        skips.pass("network", Err(Error::failed(error.to_string())))?;
+        skips.pass("network", Err(error).step("detach"))?;
         let abandoned = machine.abandon(id).await;
         skips.pass("network", abandoned.step("abandon"))?;
     }

@@ -14,13 +14,6 @@ pub struct Skips {
 }
 
 impl Skips {
-    /// Skips failures from the start.
-    pub fn on_demand() -> Self {
-        let skips = Self::default();
-        skips.demand();
-        skips
-    }
-
     /// From now on failing steps are recorded and skipped.
     pub fn demand(&self) {
         self.demanded.store(true, Ordering::Release);

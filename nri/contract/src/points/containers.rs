@@ -26,15 +26,15 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-06.1/process-is-made" "in StartContainer, pid is a process in the pod's network namespace" process_is_made;
         Fast "C-06.1/program-has-not-run" "in StartContainer, the program has not run" program_has_not_run;
         Fast "C-06.1/cgroup-is-made" "in StartContainer, the process is in its cgroup, with its limits" cgroup_is_made;
-        Fast "C-06.2/veto" "after an error the container is EXITED, its process is gone, and StopContainer follows" veto;
+        Fast "C-06.2/veto" "after an error the container is EXITED, its process has ended, and StopContainer follows" veto;
         Fast "C-06.2/reason" "after an error the reason in the status is StartError" reason;
-        Fast "C-06.3/a-failed-start" "a start that fails by itself is told by StopContainer" failed_start;
+        Fast "C-06.3/a-failed-start" "StopContainer reports a start that fails by itself" failed_start;
         Fast "C-07.1/running" "in PostStartContainer, the program runs and the container is RUNNING" running;
         Fast "C-07.2/end-after-the-beginning" "a container that ends at once gets StopContainer after PostStartContainer" end_after_beginning;
         Fast "C-10.1/stopped-by-cri" "StopContainer once, when CRI stops and removes it" stopped_by_cri;
         Fast "C-10.1/exited-by-itself" "StopContainer once, when it exited by itself and is stopped and removed" exited_by_itself;
         Fast "C-10.1/stopped-by-its-pod" "StopContainer once, when its pod is stopped and removed" stopped_by_its_pod;
-        Fast "C-10.2/an-exit-by-itself" "an exit by itself is told without any CRI call" told_without_a_call;
+        Fast "C-10.2/an-exit-by-itself" "an exit by itself is reported without any CRI call" told_without_a_call;
         Fast "C-10.3/before-the-pods-stop" "StopContainer is answered before the pod's StopPodSandbox is sent" before_the_pods_stop;
         Fast "C-10.4/updates-of-others" "updates of other containers in an answer to StopContainer are applied" updates_of_others;
         Fast "C-10.4/the-first-holds" "of two updates that set the same, the first plugin's holds, and the stop succeeds" the_first_holds;

@@ -167,7 +167,7 @@ pub(super) fn memory_of(pid: u32) -> Option<String> {
 pub(super) async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
     let seen = plugin.sees(Event::StartContainer, of).await?;
     let pid = seen.container.map_or(0, |container| container.pid);
-    that(pid > 0, "StartContainer tells the pid", "pid is 0")?;
+    that(pid > 0, "StartContainer has the pid", "pid is 0")?;
     Ok(pid)
 }
 

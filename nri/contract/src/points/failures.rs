@@ -64,7 +64,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "G-11/undecodable-answer" "an answer that is no message fails nothing, and the next pod runs" undecodable;
         Slow "G-07/one-timeout-for-each-plugin" "two plugins that hang delay a call by two request timeouts" one_timeout_each;
         Slow "G-08/no-further-event" "a plugin that was late gets no further event" no_further_event;
-        Slow "G-08/comes-back-and-is-synchronised" "it may connect again, and is told of all there is" comes_back;
+        Slow "G-08/comes-back-and-is-synchronised" "it may connect again, and gets the list of all objects" comes_back;
         Slow "G-09/shutdown-before-the-end" "it gets Shutdown before it is closed" shutdown_first;
     };
     for (event, class, of_error) in EVENTS {
@@ -72,7 +72,7 @@ pub(super) fn points() -> Vec<Point> {
         let outcome = match class {
             Class::Setup => "fails the call",
             Class::Teardown | Class::Notification => {
-                "keeps nobody from being told, nor the call from succeeding"
+                "does not stop the delivery to later plugins, nor fail the call"
             }
         };
         let id = match of_error {
@@ -90,7 +90,7 @@ pub(super) fn points() -> Vec<Point> {
             let guarantee = if how == "timeout" { "G-08" } else { "G-11" };
             let id = format!("{guarantee}/{how}-at-{name}");
             let title = format!(
-                "{how} at {name}: the plugin is closed, the call goes on, the next plugin is told"
+                "{how} at {name}: the plugin is closed, the call continues, the next plugin gets the event"
             );
             let cost = if how == "timeout" {
                 Cost::Slow

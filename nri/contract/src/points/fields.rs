@@ -27,13 +27,13 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-04.6/mounts" "mounts are added, with their options" mounts;
         Fast "C-04.6/mount-removal" "a mount that was asked for is taken away" mount_removal;
         Fast "C-04.6/devices" "a device is made with its mode and owner, and can be used" devices;
-        Fast "C-04.6/cdi-devices" "a CDI device brings what its file says" cdi_devices;
+        Fast "C-04.6/cdi-devices" "a CDI device adds what its file defines" cdi_devices;
         Fast "C-04.6/rlimits" "resource limits are set" rlimits;
         Fast "C-04.6/oom-score" "the OOM score adjustment is set" oom_score;
         Fast "C-04.6/oci-hooks" "OCI hooks run, with the container's state on their standard input" oci_hooks;
         Fast "C-04.6/sysctl" "a sysctl is set" sysctl;
         Fast "C-04.6/namespaces" "a namespace is made new, or is the host's where it is taken away" namespaces;
-        Fast "C-04.6/seccomp-policy" "a seccomp policy denies what it says" seccomp_policy;
+        Fast "C-04.6/seccomp-policy" "a seccomp policy denies what it lists" seccomp_policy;
         Fast "C-04.6/io-priority" "the I/O priority is set" io_priority;
         Fast "C-04.6/scheduler" "the scheduler is set" scheduler;
         Fast "C-04.6/cgroups-path" "the cgroup is where the plugin put it" cgroups_path;
@@ -158,7 +158,7 @@ async fn annotations(s: &Stage) -> Checked {
     let told = told_hooks(s, &[("createRuntime", HookKind::CreateRuntime)]).await?;
     let seen = told[0]["annotations"]["added"].as_str();
     same(
-        "annotation added, in the state that hooks are told",
+        "annotation added, in the state that OCI hooks get",
         Some("by a plugin"),
         seen,
     )

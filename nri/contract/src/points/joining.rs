@@ -21,11 +21,11 @@ use testkit::{
 
 pub(super) fn points() -> Vec<Point> {
     points! {
-        Fast "G-22/lists-what-is-there" "a plugin that connects late is told of the pods and containers that are there" lists_what_is_there;
+        Fast "G-22/lists-what-is-there" "a plugin that connects late gets the existing pods and containers" lists_what_is_there;
         Slow "G-22/none-twice-none-missed" "under load, each container is in the list of a joining plugin or comes as an event: none twice, none missed" none_twice;
         Fast "G-22/joins-during-a-creation" "a container that is being created comes as an event, or in the list: not both" held_in_create;
         Slow "G-22/split" "a list that is longer than a message comes in parts, whole" split;
-        Fast "G-22/states" "the list tells the states of containers" states;
+        Fast "G-22/states" "the list has the states of containers" states;
         Fast "G-23/stopped-pods-are-listed" "a stopped pod is listed, and gets only RemovePodSandbox" stopped_pods;
         Fast "G-23/exited-containers-are-not-listed" "a container that has exited is not listed, and its removal comes" exited_containers;
         Fast "G-24/others-go-on" "while a plugin is in Synchronize, events that are not its own go on" others_go_on;
@@ -137,7 +137,7 @@ async fn held_in_create(s: &Stage) -> Checked {
     let in_list = usize::from(listed.iter().any(|c| c.id == id));
     let events = late.count(Event::CreateContainer, "p/c");
     same(
-        "times that the late plugin is told of the container",
+        "times that the late plugin gets the container",
         1,
         in_list + events,
     )

@@ -47,8 +47,8 @@ const TABLE: [Row; 13] = [
 
 pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
-        Restart "G-18/an-exit-meanwhile" "a container that ended while the runtime was down is listed as it was, and told once" exit_meanwhile;
-        Restart "G-37/started-again" "a launched plugin that ended is started again, and told what there is" started_again;
+        Restart "G-18/an-exit-meanwhile" "a container that ended while the runtime was down is listed as it was, and its end is reported once" exit_meanwhile;
+        Restart "G-37/started-again" "a launched plugin that ended is started again, and gets the list of existing objects" started_again;
     };
     for (guarantee, event, listed, told) in TABLE {
         let what = match told {
@@ -56,7 +56,7 @@ pub(super) fn points() -> Vec<Point> {
             told => told.join(", "),
         };
         let title = format!(
-            "killed in {event:?}: a launched plugin is told {what}, before any call is answered"
+            "killed in {event:?}: a launched plugin gets {what}, before any call is answered"
         );
         let id = match event {
             Event::UpdateContainer => "G-21/continued-by-the-next-one".to_owned(),
@@ -172,7 +172,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     }
     let told = ["StopContainer p/c"];
     let life = witness
-        .life_that("its end is told after the restart", |life| {
+        .life_that("its end is reported after the restart", |life| {
             life.events == told
         })
         .await?;
@@ -214,7 +214,7 @@ async fn started_again(s: &Stage) -> Checked {
                 .await?;
             witness.kill(&first)?;
             witness
-                .life_that("it is there again, and told of the pod", |life| {
+                .life_that("it has joined again, with the pod in its list", |life| {
                     life.pid != first.pid && life.listed == ["p"]
                 })
                 .await?;

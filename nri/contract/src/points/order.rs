@@ -16,7 +16,7 @@ use testkit::{
 
 pub(super) fn points() -> Vec<Point> {
     points! {
-        Fast "G-01/by-index" "plugins are called by index, whoever joined first" by_index;
+        Fast "G-01/by-index" "plugins are called by index, in any order of joining" by_index;
         Fast "G-01/equal-index" "of plugins with one index, the one that joined first is called first" equal_index;
         Fast "G-01/one-after-the-other" "the second plugin is asked when the first has answered" one_after_the_other;
         Fast "G-02/one-at-a-time" "a plugin gets one event at a time, also of many pods" one_at_a_time;
@@ -25,7 +25,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "G-04/ids-are-not-used-again" "each sandbox has a new id, also one of the same name" new_ids;
         Fast "G-04/a-stopped-pod-stays-stopped" "a stopped sandbox takes no containers any more" stays_stopped;
         Fast "G-25/one-creation-at-a-time" "while a container is being created, plugins are not asked about another one, also of another pod" one_turn;
-        Fast "G-25/other-pods-go-on" "while a pod is held in RunPodSandbox, another pod runs and starts containers" other_pods_go_on;
+        Fast "G-25/other-pods-go-on" "while a plugin delays RunPodSandbox of a pod, another pod runs and starts containers" other_pods_go_on;
     }
 }
 

@@ -19,7 +19,7 @@ use testkit::{
 
 pub(super) fn points() -> Vec<Point> {
     points! {
-        Fast "C-12.1/says-what-is-asked" "UpdatePodSandbox has the resources asked for" says_what_is_asked;
+        Fast "C-12.1/says-what-is-asked" "UpdatePodSandbox has the requested resources" says_what_is_asked;
         Fast "C-12.1/before-anything-has-changed" "in UpdatePodSandbox, the pod has its old resources" before_anything;
         Fast "C-12.2/old-values-stay" "after a plugin's error the old resources stay" old_values_stay;
         Fast "C-12.3/no-cgroup-is-written" "the pod's cgroup parent is as the kubelet left it" no_cgroup_is_written;

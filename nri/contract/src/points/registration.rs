@@ -20,17 +20,17 @@ pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "G-10/bad-index" "a plugin whose index is not two digits is turned away" bad_index;
         Fast "G-10/no-name" "a plugin without a name is turned away" no_name;
-        Slow "G-10/silent-connection" "a connection that never registers is closed, and holds nobody up" silent;
-        Slow "G-10/configure-unanswered" "a plugin that does not answer Configure is closed, and holds nobody up" configure;
+        Slow "G-10/silent-connection" "a connection that never registers is closed, and delays no other" silent;
+        Slow "G-10/configure-unanswered" "a plugin that does not answer Configure is closed, and delays no other" configure;
         Fast "G-10/error-at-synchronize" "a plugin that answers Synchronize with an error gets no event" error_at_synchronize;
         Fast "G-10/dies-at-synchronize" "a plugin that dies in Synchronize is left out, and pods run" dies_at_synchronize;
-        Fast "G-10/gets-its-times" "Configure tells the runtime's name and both time-outs" told_its_times;
+        Fast "G-10/gets-its-times" "Configure names the runtime and both timeouts" told_its_times;
         Fast "G-11/garbage-instead-of-registration" "a connection that sends garbage is closed, and pods run" garbage;
         Fast "G-39/state-change-only" "a plugin of the first generation gets plain events by StateChange, and may answer the others" state_change;
         Fast "G-40/v1beta1" "a plugin that asks for v1beta1 gets every event of a life" v1beta1;
-        Slow "G-09/the-reason-is-sent" "through v1beta1, Shutdown tells why" reason_of_shutdown;
+        Slow "G-09/the-reason-is-sent" "through v1beta1, Shutdown gives the reason" reason_of_shutdown;
         Fast "G-40/replacement" "a newer instance of it takes the older one's place" replacement;
-        Fast "G-41/rollout" "of two plugins of one index and name the newest is called, and the older again once it has gone" rollout;
+        Fast "G-41/rollout" "of two plugins of one index and name the newest is called, and the older again once the newest has ended" rollout;
     }
 }
 

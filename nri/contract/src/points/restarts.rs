@@ -21,10 +21,10 @@ use testkit::{
 
 pub(crate) fn points() -> Vec<Point> {
     let mut points = points! {
-        Restart "C-02.6/sent-once-over-a-restart" "a pod that was stopped before a restart is not told again" told_once;
+        Restart "C-02.6/sent-once-over-a-restart" "the stop of a pod before a restart is not reported again" told_once;
         Restart "C-02.7/an-older-pod" "a pod older than the runtime gets StopPodSandbox and RemovePodSandbox" older_pod;
-        Restart "C-10.6/an-exit-meanwhile" "a container that ended while the runtime was down is told once" exit_meanwhile;
-        Restart "G-22/lists-after-a-restart" "after a restart, a plugin is told of the pods and containers that live on" lists_after;
+        Restart "C-10.6/an-exit-meanwhile" "the end of a container while the runtime was down is reported once" exit_meanwhile;
+        Restart "G-22/lists-after-a-restart" "after a restart, a plugin gets the pods and containers that exist" lists_after;
         Restart "G-30/required-for-pods" "without a required plugin no pod runs; with it, one does" required_for_pods;
         Restart "G-30/required-for-containers" "without a required plugin no container is created; with it, one is" required_for_containers;
     };

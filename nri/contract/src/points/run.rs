@@ -21,16 +21,16 @@ use testkit::{
 pub(super) fn points() -> Vec<Point> {
     points! {
         Fast "C-01.1/cgroup-exists" "in RunPodSandbox, the pod's cgroup parent and its own cgroup exist" cgroup_exists;
-        Fast "C-01.2/namespaces" "in RunPodSandbox, the namespaces exist and are entered by the paths told" namespaces;
+        Fast "C-01.2/namespaces" "in RunPodSandbox, the namespaces exist and can be entered by the paths in the message" namespaces;
         Fast "C-01.2/host-network" "a pod on the host's network has no network path" host_network;
         Fast "C-01.3/network-works" "in RunPodSandbox, the pod's address works" network_works;
-        Fast "C-01.3/addresses" "the addresses told are those of the status, primary first" addresses;
+        Fast "C-01.3/addresses" "the addresses are those of the status, primary first" addresses;
         Fast "C-01.4/pause-process" "with a shared PID namespace, pid is a process that runs" pause_process;
         Fast "C-01.4/no-pause-process" "without a shared PID namespace, pid is 0 and no process is there" no_pause_process;
         Fast "C-01.5/not-listed" "in RunPodSandbox, the sandbox is not listed" not_listed;
         Fast "C-01.5/status-not-found" "in RunPodSandbox, its status is not found" status_not_found;
         Fast "C-01.5/no-container" "in RunPodSandbox, CreateContainer fails and makes no event" no_container;
-        Fast "C-01.6/ready-at-once" "when RunPodSandbox returns, the pod is READY as it was told, and takes containers" ready_at_once;
+        Fast "C-01.6/ready-at-once" "when RunPodSandbox returns, the pod is READY with the reported properties, and takes containers" ready_at_once;
         Fast "C-01.7/all-plugins-first" "no container is made before all plugins have returned" all_plugins_first;
         Fast "C-01.9/error" "a plugin's error fails RunPodSandbox" error;
         Fast "C-01.9/one-line-with-plugin-event-and-cause" "the error is one line with plugin, event and cause" one_line;
@@ -40,7 +40,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-01.9/a-retry-gets-a-new-id" "a retry after an error runs, with a new id" retry;
         Fast "C-01.11/undone-with-the-namespaces-there" "after an error, both are sent before anything is torn down" undone;
         Fast "C-01.12/a-plugin-may-extend-the-network" "what a plugin sets in the network namespace, containers see" extends;
-        Fast "C-01.13/addresses" "addresses that plugins give are the status's, after the network's own, and told from then on" given_addresses;
+        Fast "C-01.13/addresses" "addresses from plugins are in the status, after the network's own, and in later messages" given_addresses;
         Fast "C-01.13/no-address" "a text that is no address fails RunPodSandbox by its name" no_address;
     }
 }

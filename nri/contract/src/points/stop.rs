@@ -23,18 +23,18 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-02.1/containers-are-stopped" "in StopPodSandbox, every container has exited" containers_are_stopped;
         Fast "C-02.1/containers-had-their-event" "before StopPodSandbox, StopContainer of every container was answered" containers_were_told;
         Fast "C-02.2/network-works" "in StopPodSandbox, the pod's address works" network_works;
-        Fast "C-02.3/namespaces" "in StopPodSandbox, the namespaces are entered by the paths told" namespaces;
+        Fast "C-02.3/namespaces" "in StopPodSandbox, the namespaces can be entered by the paths in the message" namespaces;
         Fast "C-02.3/cgroup" "in StopPodSandbox, the pod's cgroup is there" cgroup;
         Fast "C-02.4/status-answers" "in StopPodSandbox, PodSandboxStatus answers" status_answers;
         Fast "C-02.5/no-process-needed" "namespaces stay when the pause process is killed" no_process_needed;
         Fast "C-02.6/sent-once" "a second StopPodSandbox sends nothing" told_once;
         Fast "C-02.9/found-dead" "a sandbox found dead gets StopPodSandbox once, when CRI stops it" found_dead;
-        Fast "C-03.1/containers-are-removed" "in RemovePodSandbox, all containers are removed, and plugins were told" containers_are_removed;
+        Fast "C-03.1/containers-are-removed" "in RemovePodSandbox, all containers are removed, and plugins got their removal" containers_are_removed;
         Fast "C-03.2/a-running-pod-is-stopped-first" "RemovePodSandbox of a running pod stops it first, with StopPodSandbox" stopped_first;
-        Fast "C-03.3/removed-paths-are-not-sent" "RemovePodSandbox names no path that is gone" gone_paths;
-        Fast "C-03.4/identity" "RemovePodSandbox tells id, name, uid, namespace, labels and annotations as RunPodSandbox did" identity;
+        Fast "C-03.3/removed-paths-are-not-sent" "RemovePodSandbox names no path that was removed" gone_paths;
+        Fast "C-03.4/identity" "RemovePodSandbox has id, name, uid, namespace, labels and annotations as in RunPodSandbox" identity;
         Fast "C-03.5/unknown-id" "removal of an unknown sandbox succeeds, without an event" unknown_id;
-        Fast "C-03.6/addresses" "RemovePodSandbox tells the addresses of RunPodSandbox" addresses;
+        Fast "C-03.6/addresses" "RemovePodSandbox has the addresses of RunPodSandbox" addresses;
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "G-26/many-at-once" "a dozen updates at once are all answered" many_at_once;
         Fast "G-27/stops-the-container" "an eviction stops the container, and no other" stops_the_container;
         Fast "G-27/the-reason-is-sent" "the reason of an eviction is in the container's status, as one line" the_reason;
-        Fast "G-28/no-value-in-an-error" "a conflict over a variable tells its name, not its values" no_value;
+        Fast "G-28/no-value-in-an-error" "the error of a conflict over a variable has its name, not its values" no_value;
     }
 }
 

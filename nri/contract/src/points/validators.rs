@@ -17,7 +17,7 @@ use testkit::{
 
 pub(super) fn points() -> Vec<Point> {
     points! {
-        Fast "C-04.4/gets-the-result-and-its-owners" "a validator is told the merged adjustment and who set what" told_the_result;
+        Fast "C-04.4/gets-the-result-and-its-owners" "a validator gets the merged adjustment and the owner of each field" told_the_result;
         Fast "C-04.4/a-rejection-fails" "a rejection fails the creation, with its reason, and nothing is left" a_rejection_fails;
         Fast "C-04.4/each-rejection-is-reported" "of two validators that reject, both reasons are reported" each_rejection;
         Fast "C-04.4/an-error-rejects" "a validator that answers with an error rejects" an_error_rejects;

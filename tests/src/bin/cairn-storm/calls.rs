@@ -161,7 +161,7 @@ impl Link {
         if during(&|c| *c == Cause::Scarce) {
             return true;
         }
-        // A held object only accepts `cairn rm --force`, and its pod cannot be stopped.
+        // A held object can only be removed, and its pod cannot be stopped.
         let held = |c: &Cause| match c {
             Cause::Torn { id, pod } => {
                 ours(id) || ours(pod) && matches!(op, Op::StopPodSandbox | Op::RemovePodSandbox)

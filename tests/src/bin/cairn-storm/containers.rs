@@ -142,6 +142,7 @@ pub(crate) async fn remove(link: &Link, container: &mut Container, manner: Manne
         return false;
     };
     container.stage = Stage::Removing;
+    link.weather.doom(&id);
     let subject = &container.subject;
     let ask = async |cri: Cri| cri.client.remove_container(&id).await;
     let told = link.call(Op::RemoveContainer, subject, manner, ask).await;

@@ -30,7 +30,7 @@ enum Relief {
     Continue(i32),
     Remove(PathBuf),
     /// Restores the content of the record at this path.
-    Mend(PathBuf, Vec<u8>),
+    Mend(Whole),
     /// Restores the soft limit of open files.
     Descriptors(i32, u64),
 }
@@ -137,13 +137,15 @@ impl<'a> Keeper<'a> {
                 // After a reboot the file system may be removed.
                 let _ = fs::remove_file(self.arena.seen(name));
             }
-            Relief::Mend(record, content) => {
+            Relief::Mend(record) => {
                 self.arena.take_down(SIGKILL).await;
-                let path = self.arena.seen(&record);
+                let path = self.arena.seen(&record.path);
                 let mended = fs::OpenOptions::new().write(true).open(&path);
-                let mended = mended.and_then(|mut file| file.write_all(&content));
-                if let Err(error) = mended {
-                    let what = format!("{}, torn, is gone: {error}", record.display());
+                let mended = mended.and_then(|mut file| file.write_all(&record.content));
+                if let Err(error) = mended
+                    && !self.weather.is_doomed(&record.id, &record.pod)
+                {
+                    let what = format!("{}, torn, is gone: {error}", record.path.display());
                     self.report.violation(&what, &self.report.history());
                 }
                 self.arena.bring_up().await?;
@@ -298,21 +300,16 @@ impl<'a> Keeper<'a> {
         let torn = choice
             .checked_rem(records.len() as u64)
             .and_then(|n| records.into_iter().nth(usize::try_from(n).unwrap_or(0)));
-        if let Some(Whole {
-            path,
-            id,
-            pod,
-            content,
-        }) = torn
-        {
+        if let Some(record) = torn {
+            let (id, pod) = (record.id.clone(), record.pod.clone());
             let token = self.weather.begin(Cause::Torn { id, pod });
             fs::OpenOptions::new()
                 .write(true)
-                .open(self.arena.seen(&path))
-                .and_then(|file| file.set_len(content.len() as u64 / 2))
-                .map_err(|e| format!("tear {}: {e}", path.display()))?;
+                .open(self.arena.seen(&record.path))
+                .and_then(|file| file.set_len(record.content.len() as u64 / 2))
+                .map_err(|e| format!("tear {}: {e}", record.path.display()))?;
             let after = Duration::from_secs(5);
-            self.last((3, 8), Relief::Mend(path, content), token, after);
+            self.last((3, 8), Relief::Mend(record), token, after);
             self.arena.bring_up().await?;
             return Ok(true);
         }

@@ -145,6 +145,7 @@ pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
         return false;
     };
     pod.stage = Stage::Removing;
+    link.weather.doom(&id);
     with_containers(pod, Stage::Removing);
     let told = link
         .call(Op::RemovePodSandbox, &pod.subject, manner, async |cri| {

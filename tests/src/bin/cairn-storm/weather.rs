@@ -45,6 +45,8 @@ pub(crate) struct Weather {
     spells: Mutex<Vec<Spell>>,
     /// Ids known to a client.
     told: Mutex<HashSet<String>>,
+    /// Those whose removal a client has requested.
+    doomed: Mutex<HashSet<String>>,
 }
 
 /// An active fault, for its end.
@@ -59,6 +61,17 @@ impl Weather {
 
     pub(crate) fn was_told(&self, id: &str) -> bool {
         self.told.lock().contains(id)
+    }
+
+    /// A client requests the removal of this object.
+    pub(crate) fn doom(&self, id: &str) {
+        self.doomed.lock().insert(id.to_owned());
+    }
+
+    /// Whether the record of this object, or of its pod, may have been removed.
+    pub(crate) fn is_doomed(&self, id: &str, pod: &str) -> bool {
+        let doomed = self.doomed.lock();
+        doomed.contains(id) || doomed.contains(pod)
     }
 
     /// Active from now on, until [`Weather::end`].
