@@ -105,18 +105,21 @@ fn a_bad_value_is_refused_by_key() {
 
 #[test]
 fn a_handler_has_what_it_sets_and_the_rest_of_container() {
-    let text = "[container]\nulimits = [\"nofile=1\"]\nignore_image_volumes = true\n\
+    let text = "[container]\nulimits = [\"nofile=1\"]\ndevice_ownership_from_security_context = true\n\
         [handlers.hard]\nulimits = [\"core=0\"]\nunset_seccomp_profile = \"runtime-default\"";
     let file = parse(Path::new("cairn.toml"), text).expect("parses");
     let own = file.handlers["hard"].over(&file.container);
     assert_eq!(own.ulimits, ["core=0"]);
     assert_eq!(own.unset_seccomp_profile, SeccompDefault::RuntimeDefault);
-    assert!(own.ignore_image_volumes);
+    assert!(own.device_ownership_from_security_context);
     assert_eq!(file.container.ulimits, ["nofile=1"]);
     assert_eq!(
         judge("[handlers.hard]\nulimits = [\"cores=0\"]"),
         "handlers: hard: ulimits: \"cores=0\": unknown limit (see getrlimit(2))"
     );
     assert!(judge("[handlers.Hard]").starts_with("handlers: \"Hard\": a handler's name has"));
-    assert!(judge("[handlers.hard]\nmax_log_line = 1").contains("unknown field"));
+    assert!(
+        judge("[handlers.hard]\ndevice_ownership_from_security_context = true")
+            .contains("unknown field")
+    );
 }

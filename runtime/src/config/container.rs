@@ -8,17 +8,10 @@ use super::error::Error;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Container {
-    pub max_log_line: u32,
-    /// Clamp `oom_score_adj` to the daemon's own if the kernel would refuse it (CRI-233).
-    pub restrict_oom_score_adj: bool,
     /// The profile of containers that request none.
     pub unset_seccomp_profile: SeccompDefault,
     /// `nofile=1024:4096`: soft and hard limit, for every container.
     pub ulimits: Vec<String>,
-    /// Ignore huge page limits if the host has no hugetlb controller.
-    pub tolerate_missing_hugetlb: bool,
-    /// Make no directories for an image's VOLUMEs.
-    pub ignore_image_volumes: bool,
     /// Devices belong to the container's user instead of their owner on the host.
     pub device_ownership_from_security_context: bool,
     /// A privileged container gets no device of the host.
@@ -48,12 +41,8 @@ pub enum Masks {
 impl Default for Container {
     fn default() -> Self {
         Self {
-            max_log_line: 16384,
-            restrict_oom_score_adj: true,
             unset_seccomp_profile: SeccompDefault::Unconfined,
             ulimits: Vec::new(),
-            tolerate_missing_hugetlb: true,
-            ignore_image_volumes: false,
             device_ownership_from_security_context: false,
             privileged_without_host_devices: false,
             masks: Masks::Requested,
@@ -64,12 +53,6 @@ impl Default for Container {
 
 impl Container {
     pub(super) fn check(&self) -> Result<(), Error> {
-        if self.max_log_line < 256 {
-            return Err(Error::value(
-                "container.max_log_line",
-                "must be 256 bytes or more",
-            ));
-        }
         self.rlimits().map(drop)
     }
 

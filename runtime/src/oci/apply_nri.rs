@@ -56,12 +56,7 @@ fn linux_section(
     linux_of(spec);
     linux::devices(spec, &asked.devices, context.view)?;
     linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
-    process::oom_score_adj(
-        spec,
-        asked.oom_score_adj.as_ref(),
-        context.host,
-        context.policy,
-    )?;
+    process::oom_score_adj(spec, asked.oom_score_adj.as_ref(), context.host)?;
     scheduling::io_priority(spec, asked.io_priority.as_ref())?;
     scheduling::scheduler(spec, asked.scheduler.as_ref())?;
     seccomp::apply(spec, asked.seccomp_policy.as_ref())?;

@@ -8,7 +8,7 @@ use proto_nri::{self as nri, Field};
 use super::{
     base::process_of,
     error::SpecError,
-    facts::{HostFacts, HostView, Policy},
+    facts::{HostFacts, HostView},
     process::name_of,
     rlimits::rlimit,
 };
@@ -189,12 +189,11 @@ pub(super) fn oom_score_adj(
     spec: &mut Spec,
     asked: Option<&nri::OptionalInt>,
     host: &HostFacts,
-    policy: &Policy,
 ) -> Result<(), SpecError> {
     let Some(asked) = asked else {
         return Ok(());
     };
-    let score = super::process::oom_score_adj(asked.value, host, policy)
+    let score = super::process::oom_score_adj(asked.value, host)
         .map_err(|_| out_of_range(Field::OomScoreAdj, asked.value, -1000, 1000))?;
     process_of(spec).set_oom_score_adj(Some(score));
     Ok(())

@@ -301,11 +301,6 @@ pub struct Policy {
     pub annotation_prefixes: Vec<String>,
     /// `type`, soft, hard. Empty means that the daemon's limits are inherited (CRI-235).
     pub rlimits: Vec<(String, u64, u64)>,
-    /// Never set a score below the daemon's own (CRI-233).
-    pub restrict_oom_score_adj: bool,
-    /// Ignore huge page limits if the controller is missing (CRI-231).
-    pub tolerate_missing_hugetlb: bool,
-    pub ignore_image_volumes: bool,
     /// Devices belong to the container's user, not to the host's owner (CRI-226).
     pub device_ownership_from_user: bool,
     /// A privileged container gets no host device, and no rule that would let it make one.
@@ -322,9 +317,6 @@ impl Default for Policy {
             seccomp_when_absent: SeccompKind::Unconfined,
             annotation_prefixes: Vec::new(),
             rlimits: Vec::new(),
-            restrict_oom_score_adj: false,
-            tolerate_missing_hugetlb: true,
-            ignore_image_volumes: false,
             device_ownership_from_user: false,
             privileged_without_host_devices: false,
             default_masks: false,

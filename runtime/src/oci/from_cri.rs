@@ -200,10 +200,7 @@ pub fn seccomp_choice(config: &ContainerConfig, policy: &Policy) -> Result<Secco
 
 /// The image's volumes that no mount of the container covers, cleaned and sorted (CRI-129). The
 /// caller prepares a directory for each.
-pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts, policy: &Policy) -> Vec<String> {
-    if policy.ignore_image_volumes {
-        return Vec::new();
-    }
+pub fn image_volumes(config: &ContainerConfig, image: &ImageFacts) -> Vec<String> {
     let covered = |path: &String| {
         config
             .mounts
@@ -322,11 +319,7 @@ fn process_section(
         inputs.view,
     )?);
     // Always set: the daemon's own score must not be inherited.
-    process.set_oom_score_adj(Some(process::oom_score_adj(
-        score,
-        inputs.host,
-        inputs.policy,
-    )?));
+    process.set_oom_score_adj(Some(process::oom_score_adj(score, inputs.host)?));
     Ok(process)
 }
 

@@ -285,22 +285,15 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
     list.split(',').map(range).collect()
 }
 
-/// Sets limits by page size. Without the controller they are refused, or ignored by the policy.
+/// Sets limits by page size. Without the controller they are ignored (CRI-231).
 fn put_hugepages(
     resources: &mut LinuxResources,
     limits: &[nri::HugepageLimit],
     context: &ApplyContext<'_>,
     by: Requester,
 ) -> Result<(), SpecError> {
-    let (host, policy) = (context.host, context.policy);
-    if limits.is_empty() || (!host.hugetlb && policy.tolerate_missing_hugetlb) {
+    if limits.is_empty() || !context.host.hugetlb {
         return Ok(());
-    }
-    if !host.hugetlb {
-        return Err(SpecError::unsupported(
-            by.subject(Field::HugepageLimits, None),
-            "this host has no hugetlb controller",
-        ));
     }
     let mut list = resources.hugepage_limits().clone().unwrap_or_default();
     for limit in limits {

@@ -271,10 +271,8 @@ pub fn check_volumes(paths: &[String], places: &Places) -> Result<(), SpecError>
         let place = place_of(path, places);
         let is_inside = |of: &&&str| below(path, of).or_else(|| below(place, of)).is_some();
         if let Some(of) = OF_THE_KERNEL.iter().find(is_inside) {
-            let why = format!(
-                "an image cannot have a VOLUME at or below {of} (mount something there, or set \
-                 container.ignore_image_volumes)"
-            );
+            let why =
+                format!("an image cannot have a VOLUME at or below {of}: mount something there");
             return Err(SpecError::invalid(
                 format!("image VOLUME {path:?}"),
                 with_link(why, path, place),

@@ -71,7 +71,7 @@ pub fn pause_spec(inputs: &PauseInputs<'_>) -> Result<Spec, SpecError> {
     if selinux::confines_pause(context) {
         process.set_selinux_label(labels.map(|labels| labels.process.clone()));
     }
-    process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host, policy)?));
+    process.set_oom_score_adj(Some(oom_score_adj(PAUSE_OOM_SCORE_ADJ, host)?));
 
     let mut linux = linux_section(sandbox, policy)?;
     linux.set_mount_label(labels.map(|labels| labels.file.clone()));

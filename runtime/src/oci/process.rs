@@ -4,7 +4,7 @@ use proto_cri::v1::{ContainerConfig, KeyValue};
 
 use super::{
     error::SpecError,
-    facts::{HostFacts, ImageFacts, Policy},
+    facts::{HostFacts, ImageFacts},
     user::ResolvedUser,
 };
 
@@ -130,8 +130,8 @@ pub fn cwd(config: &ContainerConfig, image: &ImageFacts) -> Result<String, SpecE
     })
 }
 
-/// The score of the process; the policy can raise it to the daemon's own (CRI-233).
-pub fn oom_score_adj(asked: i64, host: &HostFacts, policy: &Policy) -> Result<i32, SpecError> {
+/// The score of the process: at least the daemon's own (CRI-233).
+pub fn oom_score_adj(asked: i64, host: &HostFacts) -> Result<i32, SpecError> {
     let score = i32::try_from(asked)
         .ok()
         .filter(|s| (-1000..=1000).contains(s))
@@ -141,11 +141,7 @@ pub fn oom_score_adj(asked: i64, host: &HostFacts, policy: &Policy) -> Result<i3
                 format!("{asked} is out of range (-1000 to 1000)"),
             )
         })?;
-    Ok(if policy.restrict_oom_score_adj {
-        score.max(host.oom_score_adj)
-    } else {
-        score
-    })
+    Ok(score.max(host.oom_score_adj))
 }
 
 #[cfg(test)]
@@ -286,17 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_clamped_only_where_the_policy_says_so() {
+    fn a_score_is_not_below_the_daemons() {
         let host = HostFacts {
             oom_score_adj: -100,
             ..HostFacts::default()
         };
-        let mut policy = Policy::default();
-        assert_eq!(oom_score_adj(-998, &host, &policy), Ok(-998));
-        policy.restrict_oom_score_adj = true;
-        assert_eq!(oom_score_adj(-998, &host, &policy), Ok(-100));
-        assert_eq!(oom_score_adj(1000, &host, &policy), Ok(1000));
-        assert!(oom_score_adj(1001, &host, &policy).is_err());
+        assert_eq!(oom_score_adj(-998, &host), Ok(-100));
+        assert_eq!(oom_score_adj(1000, &host), Ok(1000));
+        assert!(oom_score_adj(1001, &host).is_err());
     }
 
     proptest! {

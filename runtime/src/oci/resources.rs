@@ -34,7 +34,7 @@ pub fn apply_update(
 ) -> Result<(), SpecError> {
     let score = match cri.oom_score_adj {
         0 => None,
-        asked => Some(oom_score_adj(asked, context.host, context.policy)?),
+        asked => Some(oom_score_adj(asked, context.host)?),
     };
     let mut resources = current(spec).cloned().unwrap_or_default();
     merge(&mut resources, cri, context)?;

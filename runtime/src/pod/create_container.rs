@@ -173,7 +173,7 @@ async fn build(
     let passwd = text("/etc/passwd").await.step("image")?;
     let group = text("/etc/group").await.step("image")?;
     let record = container.cell.get();
-    let paths = oci::image_volumes(&record.config, &facts, message::policy(node, pod));
+    let paths = oci::image_volumes(&record.config, &facts);
     let mounts = record.config.mounts.iter().map(|m| &m.container_path);
     let at = oci::destinations(paths.iter().chain(mounts).map(String::as_str));
     let places = node.images.places(rootfs, at).await.step("image")?;

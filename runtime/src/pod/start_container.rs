@@ -35,6 +35,8 @@ use crate::{
 
 /// Time that a stop or removal leaves to mounts and OCI hooks of a start.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Longer lines of output are split into partial records, as in other runtimes.
+const MAX_LOG_LINE: u32 = 16384;
 
 /// # Errors
 /// The step that failed; the container is then EXITED with reason `StartError`, and none of its
@@ -114,7 +116,7 @@ async fn launch(
         stdin: record.config.stdin,
         stdin_once: record.config.stdin_once,
         log_path,
-        max_log_line: node.config.container.max_log_line,
+        max_log_line: MAX_LOG_LINE,
         join,
     });
     let launched = spans::step("spawn the monitor and create", launched);

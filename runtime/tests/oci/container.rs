@@ -378,9 +378,7 @@ fn image_volumes_are_those_that_no_mount_covers() {
         host_path: "/private/x".to_owned(),
         ..Default::default()
     }];
-    assert_eq!(image_volumes(&f.config, &f.image, &f.policy), ["/data"]);
-    f.policy.ignore_image_volumes = true;
-    assert!(image_volumes(&f.config, &f.image, &f.policy).is_empty());
+    assert_eq!(image_volumes(&f.config, &f.image), ["/data"]);
 }
 
 #[test]

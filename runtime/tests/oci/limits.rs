@@ -78,12 +78,10 @@ fn a_memory_limit_alone_means_no_swap() {
 }
 
 #[test]
-fn a_missing_hugetlb_controller_is_tolerated_unless_the_policy_says_no() {
+fn limits_of_huge_pages_are_ignored_without_the_controller() {
     let mut f = with(full());
     f.host.hugetlb = false;
     assert!(f.spec().resources.hugepage_limits.is_empty());
-    f.policy.tolerate_missing_hugetlb = false;
-    assert!(f.refusal().contains("hugetlb"));
     f.host.hugetlb = true;
     f.resources().hugepage_limits = vec![huge("2 megs", 1)];
     assert!(f.refusal().contains("2 megs"));
