@@ -1,4 +1,5 @@
-//! Two instances of one plugin, as in the rollout of a DaemonSet: the newer is called, the older is in its shadow.
+//! Two instances of one plugin, as in the rollout of a DaemonSet: the newer is called, the older is
+//! kept as a shadow.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -25,7 +26,7 @@ fn plugin(place: &Place, handlers: Handlers) -> StubBuilder {
     builder.socket(place.socket())
 }
 
-/// The states of all that is there, and who it is.
+/// Returns the states of the present plugins.
 fn states(nri: &Adaptation) -> Vec<PluginState> {
     common::there(nri).iter().map(|p| p.state).collect()
 }
@@ -44,7 +45,7 @@ fn registered(place: &Place) -> usize {
     all.iter().filter(|(_, event)| is(event)).count()
 }
 
-/// Lives of containers, one after the other, until it is told to stop. Every creation must succeed.
+/// Runs lives of containers, one after the other, until it is stopped. Every creation must succeed.
 async fn client(nri: Adaptation, number: usize, stop: Arc<AtomicBool>, made: Arc<AtomicUsize>) {
     for n in 0.. {
         if stop.load(Ordering::SeqCst) {

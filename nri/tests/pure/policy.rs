@@ -199,7 +199,7 @@ fn a_failure_fails_what_it_can_of_a_plugin_that_wants_it_so() {
                     assert_eq!(seen, wanted, "{event:?} {outcome:?}");
                 }
             }
-            // The end of a pod goes on, and its call fails.
+            // The pod's teardown proceeds, and its call returns the error.
             let verdict = told(Event::StopPodSandbox, &policy, 0, &outcome);
             assert_eq!(verdict.flow, Flow::Proceed, "{outcome:?}");
             let fails = wanted && failures(&outcome);
