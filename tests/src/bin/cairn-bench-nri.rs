@@ -28,7 +28,7 @@ use nri::{Handlers, stub::Stub};
 
 const SERIES: [usize; 4] = [0, 1, 5, 10];
 const ROUNDS: usize = 5;
-/// Not counted, after each change of the plugins.
+/// Containers after each change of the plugins that are not counted.
 const WARM: usize = 5;
 /// CreateContainer and PostCreateContainer.
 const EVENTS: u32 = 2;
