@@ -25,7 +25,7 @@ async fn next(stream: &mut Stream) -> Result<cri::ContainerEventResponse, tonic:
     Ok(message.expect("the stream has no end of its own"))
 }
 
-/// All events up to the deletion of `last`, which is among them.
+/// Returns all events up to and including the deletion of `last`.
 async fn until_deleted(stream: &mut Stream, last: &str) -> Vec<cri::ContainerEventResponse> {
     let mut events = Vec::new();
     loop {

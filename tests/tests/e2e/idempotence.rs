@@ -1,4 +1,4 @@
-//! Asking twice, and asking for what is gone: CRI-113, 114, 115, 132, 134, 175.
+//! Repeated calls, and calls on removed objects: CRI-113, 114, 115, 132, 134, 175.
 
 use std::time::Duration;
 
@@ -98,7 +98,8 @@ async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
     let cri = daemon.cri();
     let config = cri.pod_config("same");
     let (one, two) = tokio::join!(cri.try_pod(config.clone()), cri.try_pod(config));
-    // CRI-113: the second attaches to the first, or is told that the name is taken; never two.
+    // CRI-113: the second call attaches to the first, or fails because the name is in use; there
+    // are never two pods.
     let mut ids = Vec::new();
     for answer in [one, two] {
         match answer {
