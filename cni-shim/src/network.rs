@@ -106,7 +106,7 @@ impl Network {
         }
     }
 
-    /// Detaches a sandbox that is no longer there.
+    /// Detaches a removed sandbox.
     pub(crate) async fn detach_leftover(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         let _turn = self.turns.wait(sandbox_id).await;
         self.detach_in_turn(sandbox_id).await

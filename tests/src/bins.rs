@@ -110,7 +110,7 @@ pub fn shared(file: &str) -> PathBuf {
     of_peers("share", file)
 }
 
-/// Where `hack/peers` puts what it builds.
+/// The directory in which `hack/peers` installs its programs.
 pub fn peers() -> PathBuf {
     env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from)
 }

@@ -20,7 +20,7 @@ use super::images::Shared;
 /// The most bytes of a helper's error text.
 const STDERR_MAX: u64 = 4096;
 
-/// What a helper does.
+/// The task of a helper.
 pub(super) struct Task<'a> {
     /// The helper's first argument.
     pub(super) kind: &'static str,

@@ -24,7 +24,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// With so many layers of one image at a time.
+    /// Bounds with this many concurrent layers per image.
     pub fn of(image: usize) -> Self {
         Self {
             all: LAYERS,

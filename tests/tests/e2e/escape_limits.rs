@@ -314,7 +314,7 @@ async fn a_full_table_of_descriptors_makes_nothing_spin_and_loses_no_exit() {
         .await;
     assert!(killed.expect("kill runs").status.success());
     let before = used(&daemon);
-    tokio::time::sleep(Duration::from_secs(3)).await; // The processor time of this period is measured.
+    tokio::time::sleep(Duration::from_secs(3)).await; // this period is measured
     let spent = used(&daemon) - before;
     assert!(spent < 1.0, "{spent} s of 3 s");
     limit_open_files(&daemon, 8192).await;

@@ -259,7 +259,7 @@ async fn all_plugins_first(s: &Stage) -> Checked {
     hook.passes("RunPodSandbox").await.map(drop)
 }
 
-/// Connects two plugins, the second of which vetoes; returns the error of RunPodSandbox.
+/// Connects two plugins, the second of which vetoes. Returns them and the error of RunPodSandbox.
 async fn vetoed(s: &Stage, config: &str) -> Checked<(Plugin, Plugin, tonic::Status)> {
     let (first, second) = (blocker(s).await?, s.plugin("20", "b").await?);
     second.does(Event::RunPodSandbox, Deed::Error("not this one".into()));

@@ -140,7 +140,7 @@ impl Misdeed {
     async fn connection(self, mut raw: Raw, index: &str) -> Ended {
         let name = match self {
             Self::SlowAtKept => "must",
-            // The runtime remembers plugins that failed by name: each row begins anew.
+            // The runtime remembers failed plugins by name: use a new name for each row.
             _ => self.name(),
         };
         raw.register(index, name).await;

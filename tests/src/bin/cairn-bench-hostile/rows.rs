@@ -195,7 +195,7 @@ impl Stage {
                 let hostile = start(Misdeed::Joins);
                 load.run(length, async {
                     drop(hostile);
-                    // By the kernel: a runtime that stands still does not stop it.
+                    // Killed by the kernel: a blocked runtime would not stop it.
                     let _gone = kill_process(pid, Signal::KILL);
                     let _stopped = time::timeout(CLEANED, stopping).await;
                 })
