@@ -187,8 +187,8 @@ impl Network {
         undone
     }
 
-    /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,
-    /// and bring its programs.
+    /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods
+    /// write its configuration, and bring its programs.
     async fn choose_within(&self, patience: Duration) -> Result<Choice, NotReady> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {

@@ -55,8 +55,8 @@ pub(super) fn connection(seeds: &mut Seeds) {
     };
     let stop = stop.encode_to_vec();
     let answers = |script: Script| {
-        // Run, Create, validation, PostCreate, Start, PostStart, Update, PostUpdate, two of the pod,
-        // Stop, Remove, and both of the pod.
+        // Run, Create, validation, PostCreate, Start, PostStart, Update, PostUpdate, two of the
+        // pod, Stop, Remove, and both of the pod.
         let script = script.answer(&[]).answer(&create);
         let script = (0..4).fold(script, |script, _| script.answer(&[]));
         let script = script

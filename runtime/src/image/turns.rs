@@ -10,8 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Layers fetched at a time from one host, and in all. The second is larger, so that one host does not
-/// delay all others.
+/// Layers fetched at a time from one host, and in all. The second is larger, so that one host does
+/// not delay all others.
 pub const LAYERS_PER_HOST: usize = 4;
 const LAYERS: usize = 32;
 
