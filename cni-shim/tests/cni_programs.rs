@@ -1,4 +1,5 @@
-//! What a CNI program is given, and what becomes of one that fails, hangs, babbles or is left behind.
+//! The input of a CNI program, and the handling of one that fails, hangs, writes too much or is
+//! left behind.
 
 mod support;
 
@@ -223,7 +224,7 @@ fn output_without_end_and_results_that_are_none_are_refused() {
                 ("true", "not JSON"),
                 ("echo []", "not a JSON object"),
                 ("echo '{}'", "no address for eth0"),
-                // It has said all, and lives on for a moment.
+                // It has closed its output, and runs for another moment.
                 (
                     "echo '{}'; exec >&- 2>&-; busybox sleep 0.2",
                     "no address for eth0",

@@ -1,4 +1,4 @@
-//! What a container gets and what is refused, requirement by requirement.
+//! The settings of a container and the rejected ones, requirement by requirement.
 
 use std::path::PathBuf;
 
