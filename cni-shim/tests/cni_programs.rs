@@ -167,7 +167,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
             assert_eq!(error, "CNI plugin hang ADD: timed out and was killed");
             assert!(start.elapsed() < Duration::from_secs(20));
             let pids = fs::read_to_string(pids).expect("it ran");
-            support::eventually("both processes are gone", || {
+            support::eventually("both processes have ended", || {
                 let alive = |pid: &str| {
                     fs::read_to_string(format!("/proc/{pid}/stat"))
                         .is_ok_and(|stat| !stat.contains(") Z "))
@@ -271,7 +271,7 @@ fn an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach() {
             assert!(task.await.is_err());
             let pid = fs::read_to_string(&pid).expect("it ran");
             let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
-            support::eventually("the plugin is gone and reaped", gone).await;
+            support::eventually("the plugin has ended and is reaped", gone).await;
 
             // As a new daemon finds it.
             drop(network);

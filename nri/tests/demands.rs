@@ -104,7 +104,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
         .unwrap();
     until_active(&nri, "10-keeps").await;
     drop(stub);
-    until("it is gone", || nri.plugins()[0].kind.is_none()).await;
+    until("it has ended", || nri.plugins()[0].kind.is_none()).await;
     let turn = nri.turn(Event::StopContainer).await;
     nri.post_start_container(pod("p"), container("c", "p"))
         .await;
@@ -168,7 +168,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
     until_active(&nri, "20-keeps").await;
     hold.add_permits(1);
     removal.await.unwrap();
-    until("it is told", || {
+    until("the event arrives", || {
         record.lines() == ["Synchronize", "RemovePodSandbox p"]
     })
     .await;

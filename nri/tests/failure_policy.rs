@@ -123,7 +123,7 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
     assert_eq!(side.send(event, "good").await, "", "what follows goes well");
     let good = format!("{event} good");
     if event != "ValidateContainerAdjustment" {
-        assert!(told("good"), "the plugin after it is told of what follows");
+        assert!(told("good"), "the plugin after it gets the next event");
     }
     // If the plugin was kept, its line may arrive late; otherwise no line arrives.
     let kept = matches!(misdeed, "error") || (misdeed == "hang" && policy.contains('k'));
@@ -336,6 +336,6 @@ async fn a_plugin_that_has_gone_fails_no_request() {
     let again = connect(&place, hangs(wish(true, false))).await;
     until_active(&nri, "10-go").await;
     drop(again);
-    until("it has gone", || common::there(&nri).is_empty()).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
     nri.run_pod_sandbox(pod("bad")).await.unwrap();
 }

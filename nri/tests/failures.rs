@@ -72,7 +72,7 @@ async fn a_required_validator_that_is_not_there_rejects_every_container() {
     until_active(&nri, JUDGE).await;
     assert_eq!(create(&nri).await, Ok(()));
     drop(judge);
-    until("it is gone", || is_gone(&nri, JUDGE)).await;
+    until("it has ended", || is_gone(&nri, JUDGE)).await;
     assert!(create(&nri).await.unwrap_err().contains("10-judge"));
 }
 
@@ -112,7 +112,7 @@ async fn lost_before_its_verdict(settings: Settings) -> Result<(), String> {
         async move {
             drop(seated.lock().unwrap().take());
             let nri = watched.get().unwrap();
-            until("the judge is gone", || is_gone(nri, JUDGE)).await;
+            until("the validator has ended", || is_gone(nri, JUDGE)).await;
             Ok((None, Vec::new()))
         }
     });
@@ -281,7 +281,10 @@ async fn a_plugin_is_told_why_it_is_disconnected_and_when_it_comes_back() {
     let running = tokio::spawn(plugin.run());
     until_active(&nri, "10-back").await;
     nri.shutdown("enough").await;
-    until("it is told", || !told.lock().unwrap().is_empty()).await;
+    until("the disconnect is reported", || {
+        !told.lock().unwrap().is_empty()
+    })
+    .await;
     running.abort();
     let (why, again) = told.lock().unwrap()[0].clone();
     assert!(

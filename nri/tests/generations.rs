@@ -146,7 +146,7 @@ async fn each_generation_of_the_go_stub_is_told_of_each_event_once_in_its_own_wa
         };
         assert_eq!(noticed, expected, "{program}");
         drop(go);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -189,7 +189,7 @@ async fn stubs_from_before_split_lists_take_short_ones_and_are_closed_at_long_on
         } else {
             let refused = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("cannot take the list in parts"));
             until(program, || place.seen.saw("10-go", refused)).await;
-            until("it is gone", || common::there(&nri).is_empty()).await;
+            until("it has ended", || common::there(&nri).is_empty()).await;
         }
     }
 }

@@ -65,7 +65,7 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
             assert_eq!(annotations.get("pad").map_or(0, String::len), reply);
         }
         drop(_go);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     }
 }
 

@@ -94,7 +94,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     gate.open();
     let created = create.await.unwrap();
     assert_eq!(created.deliveries[0].outcome, Outcome::Answered);
-    until("all is told", || record.lines().len() == 3).await;
+    until("all events have arrived", || record.lines().len() == 3).await;
     assert_eq!(
         record.lines(),
         ["Synchronize", "StopPodSandbox old", "CreateContainer p c"]
@@ -325,7 +325,7 @@ async fn a_plugin_that_reconnects_is_synchronised_again() {
     until_active(&nri, "10-a").await;
     nri.shutdown("restart").await;
     drop(nri);
-    until("the socket is gone", || !place.socket().exists()).await;
+    until("the socket is removed", || !place.socket().exists()).await;
     let nri = place.builder().start().await.unwrap();
     // The runtime announced its stop, so the plugin pauses before it reconnects.
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -351,7 +351,7 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
         until_active(&nri, id).await;
         nri.run_pod_sandbox(pod("p")).await.unwrap();
         drop(stub);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     };
     come_and_go("10-first").await;
     until("its tasks end", || metrics.num_alive_tasks() <= 2).await;

@@ -195,7 +195,7 @@ async fn its_configuration_is_the_file_with_its_index_or_else_with_its_name() {
         assert_eq!(created(&nri).await["config"], text);
         nri.shutdown("next").await;
         drop(nri);
-        until("the socket is gone", || !place.socket().exists()).await;
+        until("the socket is removed", || !place.socket().exists()).await;
     }
 }
 

@@ -237,8 +237,11 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("t_active_plugins_total 1"), "{text}");
     drop(stub);
-    until("it has gone", || common::there(&nri).is_empty()).await;
-    until("that is told", || *counts.active.lock().unwrap() == [1, 0]).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
+    until("that is reported", || {
+        *counts.active.lock().unwrap() == [1, 0]
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -303,7 +306,10 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
     nri.shutdown("it was told to").await;
     let why = last.wait().await.to_string();
     assert!(why.contains("runtime-stopping: it was told to"), "{why}");
-    until("all four were told", || reasons.lock().unwrap().len() == 4).await;
+    until("all four were reported", || {
+        reasons.lock().unwrap().len() == 4
+    })
+    .await;
     let mut tokens: Vec<_> = reasons
         .lock()
         .unwrap()

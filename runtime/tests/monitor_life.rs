@@ -157,11 +157,11 @@ async fn a_container_that_was_not_started_goes_with_its_daemon() {
     let monitor = ground.launch(&b).await.expect("create");
     let pid = monitor.init().0;
     drop(monitor);
-    common::until("init is gone", || {
+    common::until("init has ended", || {
         !std::path::Path::new(&format!("/proc/{pid}")).exists()
     })
     .await;
-    common::until("the state is gone", || {
+    common::until("the state is removed", || {
         !b.dir.join("lc").exists() && !b.dir.join("ctl.sock").exists()
     })
     .await;
@@ -255,7 +255,7 @@ async fn whenever_the_helper_is_killed_nothing_is_left() {
                 monitor.delete().await.expect("delete");
             }
         }
-        common::until("the state is gone", || {
+        common::until("the state is removed", || {
             !b.dir.join("lc").exists() && !b.dir.join("ctl.sock").exists()
         })
         .await;

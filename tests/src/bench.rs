@@ -34,7 +34,7 @@ pub fn is_helper(command: &str) -> bool {
 /// If the runtime does not serve.
 pub async fn cri(socket: &Path) -> Cri {
     let client = Client::connect(socket).await;
-    let logs = socket.parent().expect("a socket lies somewhere");
+    let logs = socket.parent().expect("a socket is in a directory");
     let parent = logs.file_name().and_then(|name| name.to_str());
     let parent = format!("/{}", parent.expect("a directory with a name"));
     Cri::new(client.expect("the runtime serves"), logs, &parent)

@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 3] = ["cairn", "cairn-monitor", "cairn-create"];
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("tests/ lies in the repository")
+        .expect("tests/ is in the repository")
         .to_path_buf()
 }
 

@@ -87,7 +87,7 @@ impl Crate {
         let mut all = Self::default();
         let dir = root
             .parent()
-            .expect("a file lies in a directory")
+            .expect("a file is in a directory")
             .to_path_buf();
         all.file(root, &dir, Module::new());
         all

@@ -105,7 +105,7 @@ fn ours() -> FileDescriptorProto {
 
 fn of_go() -> FileDescriptorProto {
     let proto = bins::shared("nri/api.proto");
-    let dir = proto.parent().expect("it lies in a directory");
+    let dir = proto.parent().expect("it is in a directory");
     let set = protox::compile([&proto], [dir]).expect("Go's api.proto compiles");
     set.file.into_iter().next().expect("one file")
 }

@@ -53,7 +53,7 @@ pub(super) fn updated(
             let none = ContainerOwners::new(target);
             owned_are_set(owned.unwrap_or(&none), resources);
         }
-        None => assert!(owned.is_none(), "an owner of what nobody updates"),
+        None => assert!(owned.is_none(), "an owner without an update"),
     }
 }
 
@@ -214,7 +214,10 @@ impl Adjusted<'_> {
                 }
                 Some(key) => {
                     let owner = self.owned.owner_of(field, key);
-                    assert!(owner.is_some(), "{field:?} {key:?} is removed by nobody");
+                    assert!(
+                        owner.is_some(),
+                        "the removal of {field:?} {key:?} has no owner"
+                    );
                     assert!(reply.contains_key(key) || !seen.contains_key(key));
                 }
             }

@@ -109,7 +109,7 @@ pub(super) fn register(data: &[u8]) {
         let register = || world.tokio.block_on(service.register(version, payload));
         let answer = register();
         assert_eq!(answer.is_ok(), sound);
-        let told = told.try_recv().expect("whoever waits is told");
+        let told = told.try_recv().expect("the waiting caller is notified");
         match (answer, told) {
             (Ok(reply), Ok(registration)) => {
                 assert!(reply.is_empty());
@@ -194,10 +194,7 @@ fn judge(
         denied != FieldMask::NONE && policy.on_denied == OnDenied::Fail
     });
     for update in refused {
-        assert!(
-            failed.contains(update),
-            "a plugin is told what it asked for"
-        );
+        assert!(failed.contains(update), "a refused update is returned");
     }
     let wanted = if policy.fields.may_evict() {
         asked.evict.as_slice()

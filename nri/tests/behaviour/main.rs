@@ -100,7 +100,7 @@ on_every_transport! {
                 assert!(text.contains(part), "{part:?} is not in {text:?}");
             }
         }
-        assert_eq!(record.lines(), ["Synchronize"], "a later plugin was told");
+        assert_eq!(record.lines(), ["Synchronize"], "a later plugin was called");
     }
 
     async fn a_failing_plugin_does_not_hide_teardown_from_later_plugins(transport) {
@@ -357,7 +357,7 @@ on_every_transport! {
         // Its late answer is dropped, and it gets StopContainer and RemoveContainer to forget the
         // container.
         release.notify_one();
-        until("it is told to forget", || {
+        until("it gets Stop and Remove", || {
             record.lines().ends_with(&["StopContainer p c".into(), "RemoveContainer p c".into()])
         })
         .await;
@@ -399,7 +399,7 @@ on_every_transport! {
         assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
         assert_eq!(common::there(&world.nri)[0].backlog, 1);
         release.notify_one();
-        until("it is told", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
+        until("the event arrives", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
         until("nothing is kept", || common::there(&world.nri)[0].backlog == 0).await;
     }
 

@@ -55,7 +55,7 @@ async fn what_a_plugin_says_of_itself_is_told_in_one_short_line() {
     good.request(RUNTIME, "RegisterPlugin", request.encode_to_vec())
         .await;
     let short = |text: &str| text.len() < 10_000 && !text.contains(char::is_control);
-    until("both are told", || {
+    until("both are reported", || {
         let refused = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if short(reason));
         let known = |e: &PluginEvent| matches!(e, PluginEvent::Registered { nri_version, .. } if short(nri_version));
         place.seen.saw("??", refused) && place.seen.saw("10-good", known)
@@ -168,7 +168,7 @@ async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
     let cut_off = tokio::time::timeout(Duration::from_secs(60), flood).await;
     assert!(cut_off.is_ok(), "it may go on for ever");
     let overflow = |e: &PluginEvent| matches!(e, PluginEvent::Closed { reason } if reason.contains("unread bytes"));
-    until("its end is told, with the reason", || {
+    until("its end is reported with the reason", || {
         place.seen.saw("10-flood", overflow)
     })
     .await;
@@ -243,7 +243,7 @@ async fn another_runtimes_socket_is_left_alone() {
         .to_string();
     assert!(second.contains("in use by another runtime"), "{second}");
     nri.shutdown("over").await;
-    until("the socket is gone", || !place.socket().exists()).await;
+    until("the socket is removed", || !place.socket().exists()).await;
     // A regular file in its place is not removed, a socket without a listener is.
     std::fs::write(place.socket(), "precious").unwrap();
     place.builder().start().await.map(|_| ()).unwrap_err();

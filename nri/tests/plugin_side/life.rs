@@ -161,7 +161,10 @@ async fn a_plugin_under_run_reaches_the_runtime_also_after_a_reconnect() {
     let from_a_handler = notes.context.lock().unwrap().clone().unwrap();
     let from_a_handler = from_a_handler.runtime().clone();
     wire.cut().await;
-    until("it is told", || !ended.lock().unwrap().is_empty()).await;
+    until("the disconnect is reported", || {
+        !ended.lock().unwrap().is_empty()
+    })
+    .await;
     assert!(from_outside.info().is_none());
     let wire = Wire::to(&place);
     evict_through(&from_outside, "e2").await;
@@ -199,7 +202,7 @@ async fn a_plugin_under_run_reaches_the_go_runtime_also_after_it_was_killed_and_
     assert_eq!(asked.await, Ok(Vec::new()));
     go.kill();
     // Each failed attempt to reconnect is reported, too.
-    until("it is told", || *ended.lock().unwrap() >= 1).await;
+    until("the disconnect is reported", || *ended.lock().unwrap() >= 1).await;
     // A killed runtime leaves its socket, which Go accepts.
     let mut again = go_runtime(&place, &[]).unwrap();
     soon(runtime.synchronized()).await;
@@ -245,5 +248,5 @@ async fn run_ends_ok_when_it_is_told_to_stop_and_leaves_the_runtime() {
     until_active(&nri, "10-notes").await;
     stop.send(()).unwrap();
     soon(running).await.unwrap().unwrap();
-    until("it is gone", || common::there(&nri).is_empty()).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
 }

@@ -238,7 +238,10 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
         second.misses,
         &Outcome::NotSubscribed,
     );
-    assert_eq!(unasked.misses, 2, "what it is not told of says nothing");
+    assert_eq!(
+        unasked.misses, 2,
+        "an event without a subscription does not count"
+    );
     let third = told(
         Event::RunPodSandbox,
         &skip,

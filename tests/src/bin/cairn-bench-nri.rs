@@ -153,7 +153,7 @@ async fn measure(options: &Options) {
     let (daemon, cri, nri) = match &options.other {
         Some((socket, nri)) => {
             let client = Client::connect(socket).await.expect("the runtime serves");
-            let logs = socket.parent().expect("a socket lies somewhere");
+            let logs = socket.parent().expect("a socket is in a directory");
             let cri = Cri::new(client, logs, "/cairn-bench");
             (None, cri, nri.clone())
         }

@@ -316,7 +316,7 @@ async fn a_taken_name_is_refused() {
     let again = pod
         .try_create(pod.cri.container_config("c", &["true"]))
         .await;
-    let again = again.expect_err("it was told of the first one already");
+    let again = again.expect_err("the first one exists");
     names(&again, Code::AlreadyExists, "container name \"c_0\"");
     names(&again, Code::AlreadyExists, &first.id);
     let mut other = pod.cri.container_config("c", &["false"]);

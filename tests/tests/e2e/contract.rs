@@ -254,7 +254,7 @@ async fn contract_c12_a_stop_and_a_removal_wait_for_the_update_under_way() {
             list.iter()
                 .position(|line| *line == format!("{event} {by}"))
         };
-        let updated = at("PostUpdatePodSandbox").expect("the update is told");
+        let updated = at("PostUpdatePodSandbox").expect("the update's event is sent");
         assert!(at("StopPodSandbox") > Some(updated), "{list:?}");
     }
 }

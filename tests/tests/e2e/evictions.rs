@@ -239,7 +239,7 @@ async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
     let before = info(&daemon, "10-brittle").await["calls"].as_u64();
     plugin.does(Event::RunPodSandbox, Deed::Die);
     let second = cri.pod("second").await;
-    let shown = until("it is gone", || async {
+    let shown = until("it has ended", || async {
         let shown = info(&daemon, "10-brittle").await;
         (shown["state"] == "gone").then_some(shown)
     })

@@ -54,7 +54,7 @@ async fn a_timed_out_exec_dies_with_all_its_descendants() {
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     // The sleeps take more than a quarter of an hour.
     assert!(start.elapsed() < Duration::from_secs(120));
-    cairn_tests::until("its processes are gone", || async {
+    cairn_tests::until("its processes have ended", || async {
         (look::cgroup_pids(daemon.cgroup_parent()).len() == before).then_some(())
     })
     .await;

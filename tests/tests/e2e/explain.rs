@@ -84,7 +84,7 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     let (some, all) = (text.lines().count(), full.lines().count());
     assert!(
         some * 2 < all,
-        "{some} of {all} lines: what nobody changed is left out\n{text}"
+        "{some} of {all} lines: unchanged values are omitted\n{text}"
     );
     // By a prefix of its id, by its name, and by its pod's name.
     for name in [&container.id[..12], "web", "p/web"] {

@@ -64,7 +64,7 @@ async fn a_client_that_vanished_in_run_pod_sandbox_gets_its_pod_when_it_comes_ba
     assert_eq!(
         again.expect("that answer may be lost too").id,
         listed.id,
-        "nobody has named it yet"
+        "no client has used its id yet"
     );
     cri.pod_status(&pod.id).await.expect("its status");
     let again = cri.try_pod(config).await.expect_err("now it knows");

@@ -238,7 +238,7 @@ async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_fo
     let numbers = lines.iter().filter_map(number);
     assert!(
         numbers.is_sorted_by(|one, next| one < next),
-        "none is told twice"
+        "none is reported twice"
     );
     daemon.cri().pod_by_id(&pod.id, "lines").end().await;
 }

@@ -52,7 +52,7 @@ async fn a_stopped_monitor_makes_nothing_unstoppable() {
     daemon.yard.kill(monitor, SIGSTOP).await;
     let begun = Instant::now();
     let exec = container.try_exec(&["true"], 2).await;
-    let exec = exec.expect_err("nobody runs it");
+    let exec = exec.expect_err("its monitor does not run");
     assert_eq!(exec.code(), Code::DeadlineExceeded, "{exec}");
     assert!(
         begun.elapsed() < Duration::from_secs(12),
@@ -130,11 +130,11 @@ async fn the_monitor_of_a_killed_pause_process_ends_with_its_pod() {
     let pid = text.lines().find_map(|line| line.strip_prefix("pid="));
     let pid: i32 = pid.expect("a pid").parse().expect("a number");
     daemon.yard.kill(pid, 9).await;
-    until("the pause process is gone", || async {
+    until("the pause process has ended", || async {
         (!daemon.yard.inside(format!("/proc/{pid}/root")).exists()).then_some(())
     })
     .await;
-    assert_eq!(monitors(&daemon).len(), 1, "its monitor tells of it");
+    assert_eq!(monitors(&daemon).len(), 1, "its monitor remains");
     pod.end().await;
     no_monitor_is_left(&daemon).await;
 }

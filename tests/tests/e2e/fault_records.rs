@@ -52,7 +52,7 @@ const TICKING: [&str; 3] = [
 async fn goes_on(daemon: &Daemon, container: &Container, pid: u32) {
     assert!(
         daemon.yard.inside(format!("/proc/{pid}/root")).exists(),
-        "its process is gone"
+        "its process has ended"
     );
     let seen = container.lines().len();
     until("its log goes on", || async {

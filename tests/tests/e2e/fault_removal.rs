@@ -57,7 +57,7 @@ async fn a_pod_whose_cni_program_is_gone_can_be_removed_after_some_tries() {
         failures += 1;
         assert!(failures < 10, "it is never removed: {error}");
     }
-    assert!(failures > 1, "a program may be gone for a moment");
+    assert!(failures > 1, "a program may be missing for a moment");
     pod.end().await;
     daemon.leaves_only(&before).await;
 }

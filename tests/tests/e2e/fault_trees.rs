@@ -90,7 +90,7 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
 async fn emptied_trash(daemon: &Daemon) {
     // A few hundred megabytes of directories, on a disk that may be busy; no call waits for their
     // removal.
-    let left = "the trees are gone from the trash too";
+    let left = "the trees are removed from the trash, too";
     until_within(left, Duration::from_secs(600), || async {
         cairn_tests::look::subdirs(&daemon.path("root/images/trash"))
             .is_empty()

@@ -110,7 +110,7 @@ async fn a_grace_period_that_ends_after_the_process_kills_nothing() {
     let mut stopped = stop(LONG);
     container.exited().await;
     let dir = daemon.path("state/containers").join(&container.id);
-    until("its monitor is gone", || async {
+    until("its monitor has ended", || async {
         (!dir.join("ctl.sock").exists()).then_some(())
     })
     .await;

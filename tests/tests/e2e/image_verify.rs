@@ -131,7 +131,7 @@ async fn a_flipped_byte_a_file_of_no_bytes_and_what_else_a_disk_loses_is_told_wi
         images
             .iter()
             .find(|i| i["names"][0] == name)
-            .expect("it is told")
+            .expect("it is reported")
     };
     assert_eq!(of(BUSYBOX)["sound"], true, "{said}");
     let damages = of("localhost/various:1")["damages"]
@@ -253,7 +253,7 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
     let damaged = |json: &Value| {
         let images = json["images"].as_array().cloned().unwrap_or_default();
         let image = images.into_iter().find(|image| image["id"] == id.as_str());
-        image.expect("it is told")["damages"].clone()
+        image.expect("it is reported")["damages"].clone()
     };
     let why = damaged(&json)[0]["problem"]
         .as_str()

@@ -77,7 +77,7 @@ async fn whole_life(daemon: &Daemon, name: &str) {
     assert_eq!(second.state().await, ContainerState::ContainerExited);
     assert!(
         look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
-        "all processes are gone"
+        "all processes have ended"
     );
     pod.remove().await.expect("RemovePodSandbox");
     assert!(
@@ -311,7 +311,7 @@ async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
     assert_eq!(container.status().await.exit_code, 137);
     assert!(
         look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
-        "its children are gone too"
+        "its children have ended, too"
     );
     pod.end().await;
 }
@@ -394,7 +394,7 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
         .await
         .resources
         .and_then(|r| r.linux)
-        .expect("resources are told");
+        .expect("the status has resources");
     assert_eq!(shown.memory_limit_in_bytes, 96 << 20);
     assert_eq!(
         (shown.cpu_quota, shown.cpu_shares),

@@ -101,5 +101,5 @@ async fn the_alerts_ask_only_for_what_is_told() {
     let asked = names(&asked.expect("the file is there"));
     assert!(asked.len() >= 4, "the alerts ask for {asked:?}");
     let unknown: Vec<_> = asked.difference(&told).collect();
-    assert!(unknown.is_empty(), "nobody tells {unknown:?}");
+    assert!(unknown.is_empty(), "no metric is called {unknown:?}");
 }

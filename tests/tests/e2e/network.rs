@@ -105,7 +105,7 @@ async fn addresses_are_given_once_and_come_back() {
 #[tokio::test]
 async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there_is_none() {
     let programs = bins::peer("bridge");
-    let programs = programs.parent().expect("a file lies somewhere");
+    let programs = programs.parent().expect("a file is in a directory");
     let toml = format!("[network]\nbridge = \"\"\ncni_bin_dirs = [{programs:?}]");
     let daemon = Daemon::with(Setup::default().toml(&toml)).await;
     let cri = daemon.cri();
@@ -270,7 +270,7 @@ async fn a_cni_conflist_is_used_where_there_is_one() {
     let links = daemon
         .lines(&["ip", "-o", "link", "show", "type", "veth"])
         .await;
-    assert!(links.is_empty(), "the pod's link is gone: {links:?}");
+    assert!(links.is_empty(), "the pod's link is removed: {links:?}");
     // host-local keeps its leases in files: the address is available again.
     let again = cri.pod("cni").await;
     again.end().await;

@@ -220,7 +220,7 @@ async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     let c = start(&pod, "c", Kind::Plain, cri::NamespaceMode::Pod, script).await;
     let inside = c.exec(&["readlink", "/proc/self/ns/pid"]).await;
     let read = |name: &str| fs::read_to_string(out.join(name)).expect("the hook ran");
-    let lines = until("it has said both", || async {
+    let lines = until("it has printed both", || async {
         Some(c.lines()).filter(|lines| lines.len() > 1)
     })
     .await;

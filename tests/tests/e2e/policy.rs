@@ -191,7 +191,7 @@ async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_dow
         failed.message().contains(&says("RemovePodSandbox")),
         "{failed}"
     );
-    pod.remove().await.expect("it is gone already");
+    pod.remove().await.expect("it is removed already");
     assert!(cri.pods().await.is_empty());
     let told = other.list();
     for event in [

@@ -168,7 +168,7 @@ const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuQaXLfT3i4U4RJyshNiQjae
 async fn a_registry_that_is_down_or_lies_is_told_in_one_line() {
     let mut daemon = Daemon::start().await;
     let down = format!("{REGISTRY}/library/pulled:1");
-    let error = pull(&daemon, &down).await.expect_err("nobody listens");
+    let error = pull(&daemon, &down).await.expect_err("no process listens");
     assert!(
         error.message().contains("library/pulled:1") && !error.message().contains('\n'),
         "{error}"

@@ -53,7 +53,7 @@ async fn contract_c02_a_sandbox_found_dead_at_a_restart_still_gets_its_stop_and_
     let proc = daemon.yard.inside(format!("/proc/{pause}"));
     let pause = i32::try_from(pause).expect("a pid");
     daemon.yard.kill(pause, 9).await;
-    until("the pause process is gone", || async {
+    until("the pause process has ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;

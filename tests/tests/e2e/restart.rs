@@ -179,7 +179,7 @@ async fn a_killed_monitor_costs_its_container_only() {
         (status.exit_code, status.reason.as_str()),
         (255, "MonitorLost")
     );
-    until("the container's processes are gone", || async {
+    until("the container's processes have ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;
@@ -206,7 +206,7 @@ async fn a_monitor_killed_while_the_daemon_is_dead_is_noticed() {
         (status.exit_code, status.reason.as_str()),
         (255, "MonitorLost")
     );
-    until("the container's processes are gone", || async {
+    until("the container's processes have ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;

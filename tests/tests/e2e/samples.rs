@@ -89,7 +89,7 @@ async fn cover(daemon: &Daemon, dir: &str) {
 /// Writes a file in the yard, and makes its directories.
 fn write(daemon: &Daemon, path: &str, text: &str) {
     let path = daemon.yard.inside(path);
-    let dir = path.parent().expect("a file lies somewhere");
+    let dir = path.parent().expect("a file is in a directory");
     fs::create_dir_all(dir).expect("a directory");
     fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }

@@ -143,7 +143,7 @@ async fn users_and_groups_are_the_configs_or_the_images() {
         .await
         .user
         .and_then(|u| u.linux)
-        .expect("the user is told");
+        .expect("the status has the user");
     assert_eq!((status.uid, status.gid), (1000, 1000));
     let by_number = started(&pod, "number", |c| {
         security(c).run_as_user = Some(cri::Int64Value { value: 4242 });
@@ -352,7 +352,7 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
     assert_eq!(
         status.mounts.len(),
         4,
-        "the config's mounts are told, and only they"
+        "the status has exactly the configured mounts"
     );
     pod.end().await;
 }

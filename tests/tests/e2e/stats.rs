@@ -36,7 +36,12 @@ async fn list(cri: &Cri, filter: cri::ContainerStatsFilter) -> Vec<cri::Containe
 fn ids(stats: &[cri::ContainerStats]) -> Vec<&str> {
     let attributes = stats.iter().map(|stats| stats.attributes.as_ref());
     attributes
-        .map(|attributes| attributes.expect("attributes are always told").id.as_str())
+        .map(|attributes| {
+            attributes
+                .expect("attributes are always present")
+                .id
+                .as_str()
+        })
         .collect()
 }
 

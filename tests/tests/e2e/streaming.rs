@@ -213,7 +213,7 @@ async fn a_forwarded_port_reaches_what_listens_at_the_pods_loopback() {
             })
             .await;
         }
-        assert_eq!(fetch(12346).await, b"", "nobody listens at port 81");
+        assert_eq!(fetch(12346).await, b"", "no process listens at port 81");
         forwarder.kill().await.expect("crictl is killed");
     }
     pod.end().await;
@@ -234,7 +234,7 @@ async fn an_exec_whose_client_leaves_is_gone_and_so_is_its_group() {
     })
     .await;
     child.kill().await.expect("crictl is killed");
-    cairn_tests::until("the exec is gone", || async {
+    cairn_tests::until("the exec has ended", || async {
         (count() == before).then_some(())
     })
     .await;

@@ -72,7 +72,7 @@ fn below(spans: &[Span], parent: &Span) -> Vec<String> {
     for child in &children {
         assert_eq!(child.trace_id, parent.trace_id);
         let inside = parent.start <= child.start + 1_000_000 && child.end <= parent.end + 1_000_000;
-        assert!(inside, "{} lies in {}", child.name, parent.name);
+        assert!(inside, "{} is within {}", child.name, parent.name);
     }
     children.iter().map(|span| span.name.clone()).collect()
 }
@@ -260,7 +260,7 @@ async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
     let pod = daemon.cri().pod("untold").await;
     let container = pod.sleeper("one").await;
     assert!(begun.elapsed() < Duration::from_secs(10));
-    until("it is told", || async { (lines() > 0).then_some(()) }).await;
+    until("it is logged", || async { (lines() > 0).then_some(()) }).await;
     let told_at = comers.load(Ordering::SeqCst);
     until("it is tried again", || async {
         pod.status().await;

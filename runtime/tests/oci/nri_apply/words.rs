@@ -187,5 +187,5 @@ fn every_unknown_option_flag_and_constant_is_refused_by_the_name_of_its_field() 
             taken.push(format!("{field}, {word}: {text}"));
         }
     }
-    assert!(taken.is_empty(), "not told as they should be: {taken:#?}");
+    assert!(taken.is_empty(), "not reported as expected: {taken:#?}");
 }

@@ -336,7 +336,7 @@ pub(crate) async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_cont
     let taken = of_linux(|linux| linux.cgroups_path = place.clone());
     stage.refuses(&pod, "linux.cgroups_path", taken).await;
     container.stop(Duration::ZERO).await.expect("StopContainer");
-    until("the cgroup is gone", || async {
+    until("the cgroup is removed", || async {
         look::cgroup_dirs(&place).is_empty().then_some(())
     })
     .await;

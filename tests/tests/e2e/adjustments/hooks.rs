@@ -238,7 +238,7 @@ pub(crate) async fn a_hook_that_outlasts_its_timeout_is_ended(stage: &Stage) {
         }
         container.remove().await.expect("RemoveContainer");
         assert!(start.elapsed() < Duration::from_secs(20), "{name}");
-        until(&format!("the {name} hook is gone"), || async {
+        until(&format!("the {name} hook has ended"), || async {
             let left = look::processes(stage.daemon.yard.pid());
             (!left.iter().any(|p| p.starts_with("sleep"))).then_some(())
         })

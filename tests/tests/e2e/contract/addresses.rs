@@ -77,7 +77,7 @@ async fn contract_c01_addresses_by_plugins_follow_the_networks_and_stay_over_a_r
     assert_eq!(addresses(&pod).await, ips);
     let third = Plugin::join(&daemon.nri_socket(), "10", "a").await;
     let (pods, _) = third.synchronised().await;
-    assert_eq!(pods[0].ips, ips, "told to who joins later");
+    assert_eq!(pods[0].ips, ips, "a plugin that joins later gets them");
     pod.stop().await.expect("StopPodSandbox");
     let seen = third.sees(Event::StopPodSandbox, "given").await;
     assert_eq!(seen.pod.ips, ips);

@@ -75,6 +75,6 @@ async fn a_log_that_nobody_reads_holds_up_no_call_and_not_the_end_of_the_daemon(
     .await;
     log_much(&daemon).await;
     let ended = timeout(Duration::from_secs(20), daemon.terminate()).await;
-    let ended = ended.expect("it ends though nobody reads");
+    let ended = ended.expect("it ends although no process reads");
     assert_eq!(ended.code(), Some(0));
 }

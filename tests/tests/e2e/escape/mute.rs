@@ -152,7 +152,7 @@ impl Scene {
         self.daemon.kill_and_restart().await;
         let restart = begun.elapsed();
         assert!(restart <= SERVED, "{row}: served after {restart:?}");
-        assert!(self.was_asked(), "{row}: nobody asked for the path");
+        assert!(self.was_asked(), "{row}: the path was not accessed");
         other.end().await;
         table::cell(&format!(
             "never answers: {row:<22} others {:>4} ms beside it, {:>4} ms before; removed in {:>5.1} s; restarted in {:>4.1} s",
@@ -403,7 +403,7 @@ async fn a_call_that_names_a_path_that_never_answers_fails_by_the_path() {
         // The second time, an earlier look-up still waits, which cannot be cancelled.
         for _ in 0..2 {
             let made = scene.pod.try_create(config.clone()).await;
-            let error = made.expect_err("nobody answers");
+            let error = made.expect_err("the path does not answer");
             assert_eq!(error.code(), tonic::Code::DeadlineExceeded, "{error}");
             let path = format!("{:?}", scene.path(name));
             assert!(error.message().contains(&path), "{error}");
@@ -521,7 +521,7 @@ async fn a_link_to_such_a_path_in_a_directory_of_the_configuration() {
     let pulled = images
         .pull_image(request)
         .await
-        .expect_err("nobody answers");
+        .expect_err("the path does not answer");
     assert!(pulled.message().contains("did not answer"), "{pulled}");
     link("cni/10-x.conflist");
     let cri = scene.daemon.cri();

@@ -116,7 +116,7 @@ async fn a_plugin_under_a_name_of_no_table_has_the_default_rights() {
         assert_eq!(created.is_ok(), may, "{index}-{name}");
         assert_eq!(plugin.events(), [Event::CreateContainer], "{index}-{name}");
         drop(plugin);
-        until(&format!("{name} has gone"), || async {
+        until(&format!("{name} has ended"), || async {
             let state = info(&daemon, &format!("{index}-{name}")).await["state"].clone();
             (state != "active").then_some(())
         })

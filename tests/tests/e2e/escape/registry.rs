@@ -226,7 +226,7 @@ async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured()
     let (_registry, service) = with_foreign_tokens(&daemon);
     for auth in [&every_kind()[0], &every_kind()[2]] {
         let pulled = pull(&daemon, &format!("{OWN}/t:1"), Some(auth.clone())).await;
-        let error = pulled.expect_err("nobody may have them");
+        let error = pulled.expect_err("the service may not have them");
         let text = error.message();
         assert!(
             text.contains(FOREIGN) && text.contains("image.token_services") && !text.contains('\n'),

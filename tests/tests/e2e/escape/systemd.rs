@@ -182,7 +182,7 @@ async fn users_of_the_host_end_no_job_of_systemd() {
     daemon.serve().await;
     run(&daemon, &bus, "quiet", Script::default())
         .await
-        .expect("nobody disturbs it");
+        .expect("it is not disturbed");
     let forged = Script {
         forged: Some((3, "failed")),
         ..Script::default()

@@ -162,7 +162,7 @@ async fn the_usage_of_every_sample_can_be_pasted() {
         for shell in shells {
             end(&daemon, shell).await;
         }
-        until(&format!("{name} is gone"), || async {
+        until(&format!("{name} has ended"), || async {
             (plugins(&daemon).await == 0).then_some(())
         })
         .await;
