@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What hack/bench does with the figures of cairn-bench-cri and cairn-bench-hostile.
+"""Tables of hack/bench from the results of cairn-bench-cri and cairn-bench-hostile.
 
-  bench.py table FILE...   the table: medians over the sittings, their spread, and how many times the peer's figure it is
+  bench.py table FILE...   the table: medians over the sittings, their spread, and the ratio to the peer
   bench.py write FILE...   the same, also into docs/performance.md, and the curve into docs/growth.svg
-  bench.py check FILE...   beside the ratios in docs/performance.md: exit code 1 and a line for each that is worse by more
-                           than 10 %
-  bench.py hostile FILE...         the table beside plugins that misbehave: exit code 1 if a row of cairn stood still
+  bench.py check FILE...   compares with the ratios in docs/performance.md: exit code 1 and a line for each that is worse
+                           by more than 10 %
+  bench.py hostile FILE...         the table beside plugins that misbehave: exit code 1 if cairn was blocked in a row
   bench.py hostile-write FILE...   the same, also into docs/performance.md
 
-A file is one sitting of one runtime, by JSON lines of cairn-bench-cri --json, or of cairn-bench-hostile --json.
+A file is one sitting of one runtime, as JSON lines of cairn-bench-cri --json, or of cairn-bench-hostile --json.
 """
 import json
 import os
@@ -56,7 +56,7 @@ def cell(values):
 
 
 def better(row_unit, ours, theirs):
-    """How many times better ours is: of a rate more is better, of a time or size less."""
+    """The ratio by which ours is better: a higher rate, a lower time or size."""
     return ours / theirs if row_unit == "pods/s" else theirs / ours
 
 
@@ -86,7 +86,7 @@ def table(figures, units):
 
 
 def written(text):
-    """{(pods, row): ratio} of a table that stands in the document."""
+    """{(pods, row): ratio} of the table in the document."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -96,7 +96,7 @@ def written(text):
 
 
 def document(place):
-    """What is before, in and after a place of the document."""
+    """The text before, in and after a marked part of the document."""
     with open(DOCUMENT) as file:
         text = file.read()
     begin, end = place
@@ -135,7 +135,7 @@ def hostile_cells(one):
 
 
 def hostile(files):
-    """The table, and how many rows of cairn stood still."""
+    """The table, and the number of rows in which cairn was blocked."""
     rows = {}
     for path in files:
         for line in open(path):
@@ -157,7 +157,7 @@ def hostile(files):
 
 
 def picture(figures):
-    """Pod to running beside so many pods, one line each."""
+    """The time of pod to running by the number of pods, one line per runtime."""
     curves = {}
     for (pods, row), by_runtime in figures.items():
         if row == "pod to running, pod network":

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What hack/contract does with several runs of nri-contract: the columns of CONTRACT.md, and the violations' matrix.
+"""Several runs of nri-contract for hack/contract: the columns of CONTRACT.md, and the matrix of violations.
 
-    contract.py --table                   runs every runtime that can be had; writes the columns into CONTRACT.md
-    contract.py --table A.json B.json     the same from results that are there; cairn*.json together are cairn's
-    contract.py --repeat N                the fast points N times each, in shares on cairns side by side
-    contract.py --violations [NAME...]    all points for each patch of tests/violations, held against the patch's head
-    contract.py --violations --fast ...   the same with the fast points, and those that must catch it: a third of the time
+    contract.py --table                   runs every available runtime; writes the columns into CONTRACT.md
+    contract.py --table A.json B.json     the same from these results; all cairn*.json are cairn's
+    contract.py --repeat N                the fast points N times each, in shares on concurrent cairns
+    contract.py --violations [NAME...]    all points for each patch of tests/violations, compared with the patch's head
+    contract.py --violations --fast ...   the same with the fast points, and those that must detect it: a third of the time
 
-CONTRACT_JOBS=n runs n runtimes at a time (default: two for each processor; they mostly wait).
+CONTRACT_JOBS=n runs n runtimes concurrently (default: two per processor; they mostly wait).
 """
 import concurrent.futures
 import datetime
@@ -37,7 +37,7 @@ JOBS = int(os.environ.get("CONTRACT_JOBS", 2 * (os.cpu_count() or 1)))
 
 
 def run(runtime, out, *args, **env):
-    """One run of the suite; its results, or why there are none."""
+    """Runs the suite; returns its results, or the reason of a failure."""
     command = [str(REPO / "hack/contract"), runtime, "--quiet", "--json", str(out), *args]
     done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
     if not out.exists():
@@ -49,7 +49,7 @@ def run(runtime, out, *args, **env):
 # ---- the columns ----------------------------------------------------------------------------------
 
 def number(point):
-    """C-01.2 before C-01.10."""
+    """A sort key: C-01.2 before C-01.10."""
     guarantee, _, name = point.partition("/")
     return guarantee.split("-")[0], [int(n) for n in re.findall(r"\d+", guarantee)], name
 
@@ -95,7 +95,7 @@ def columns(results, absent):
         if set(cells) != {"holds"}:
             rows.setdefault((point.partition("/")[0], cells), []).append(point)
     for (guarantee, cells), points in rows.items():
-        # Where many points of a guarantee come to the same, one row says so.
+        # Equal results of several points of a guarantee are one row.
         many = [(f"{guarantee}/…", f"{len(points)} points, such as: {titles[points[0]]}")]
         each = [(point, titles[point]) for point in points]
         for point, title in many if len(points) > 5 else each:
@@ -106,7 +106,7 @@ def columns(results, absent):
 
 
 def deviations(name, result):
-    """For each red cell one sentence, once for all points that it is about, and the steps that show it."""
+    """The sentence of each failed cell, once for all of its points, with the steps that reproduce it."""
     known = SUITE / "known" / f"{name}.toml"
     if not known.exists():
         return []
@@ -148,7 +148,7 @@ def matches(globs, point):
 
 
 class Broken(Exception):
-    """There is no result, and why."""
+    """A missing result, with the reason."""
 
 
 def catalogue():
@@ -165,7 +165,7 @@ def cargo(tree, verb, *words):
 
 
 def build(tree, programs):
-    """Builds cairn in the tree, into a directory of its own with links to all other programs."""
+    """Builds cairn in the tree, into a separate directory with links to all other programs."""
     done = cargo(tree, "build", "--quiet", "--bin", "cairn")
     if done.returncode:
         raise Broken(f"does not build\n{done.stderr.rstrip()}")
@@ -177,7 +177,7 @@ def build(tree, programs):
 
 
 def ask(programs, globs, fast):
-    """All points, or the fast ones and those of the globs, of the cairn of this directory, which is removed."""
+    """Runs all points, or the fast ones and those of the globs, on the cairn in this directory; removes the directory."""
     points = {}
     try:
         for n, args in enumerate([["--fast"], ["--only", ",".join(globs)]] if fast else [[]]):
@@ -191,7 +191,7 @@ def ask(programs, globs, fast):
 
 
 def ask_nri(tree, test):
-    """Whether this test of the crate nri holds in the tree."""
+    """Whether this test of the crate nri passes in the tree."""
     files = [path for path in (tree / "nri/tests").rglob("*.rs") if f"fn {test}(" in path.read_text()]
     if len(files) != 1:
         raise Broken(f"the crate nri has {len(files)} tests called {test}")
@@ -204,7 +204,7 @@ def ask_nri(tree, test):
 
 
 def caught(programs, caught_by, fast):
-    """Whether the points that say so fail, and no others: what is wrong, and what failed."""
+    """Checks that exactly the named points fail. Returns the faults, and the failed points."""
     try:
         points, failed = ask(programs, caught_by, fast)
     except Broken as error:
@@ -217,7 +217,7 @@ def caught(programs, caught_by, fast):
 
 
 def prepare(name, entry, tree, programs, fast):
-    """Builds a violation; returns what asks who catches it."""
+    """Builds a violation; returns a function that runs its points or test."""
     try:
         patched.lay(tree, VIOLATIONS / f"{name}.patch")
         if "nri" not in entry:
@@ -232,7 +232,7 @@ def prepare(name, entry, tree, programs, fast):
 
 
 def without_a_patch(entries, tree, programs, fast):
-    """What fails in the tree as it is."""
+    """The failures in the unchanged tree."""
     patched.lay(tree)
     failed = [f"(nri) {entry['nri']}" for entry in entries if "nri" in entry and not ask_nri(tree, entry["nri"])]
     globs = {glob for entry in entries for glob in entry.get("caught_by", [])}
@@ -243,7 +243,7 @@ def without_a_patch(entries, tree, programs, fast):
 
 
 def report(name, ask, done):
-    """Asks, and whether all is right."""
+    """Runs `ask` and prints its result; returns whether it has no faults."""
     try:
         wrong, failed = ask()
     finally:
@@ -259,12 +259,12 @@ def violations(names, fast):
     unknown = set(names) - set(every)
     if unknown:
         sys.exit(f"contract: no violation is called {', '.join(sorted(unknown))}")
-    # Those of one crate after each other: less is built.
+    # Ordered by crate, which reduces builds.
     file = {name: re.search("^--- (.*)", (VIOLATIONS / f"{name}.patch").read_text(), re.M)[1] for name in every}
     chosen = sorted(names or every, key=lambda name: (file[name], name))
     tree = pathlib.Path(os.environ["CARGO_TARGET_DIR"]).resolve() / "violations/tree"
     tree.mkdir(parents=True, exist_ok=True)
-    # Of programs that are built and not yet asked.
+    # Limits the programs that are built but not yet tested.
     places = threading.Semaphore(JOBS + 1)
     with (
         open(tree.parent / "lock", "w") as lock,
@@ -289,7 +289,7 @@ def violations(names, fast):
     return 0 if good == len(chosen) else 1
 
 
-# ---- the same again and again -----------------------------------------------------------------------
+# ---- repetitions -----------------------------------------------------------------------------------
 
 def repeat(times, args):
     seed = random.SystemRandom().randrange(1 << 32)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Keeps a copy of the tracked files, with one patch applied, for builds of a broken product.
+"""Maintains a copy of the tracked files with one patch applied, for builds of a broken product.
 
     patched.py DIR [PATCH]
 
-Only files whose content differs are written: cargo then builds what this patch and the one before it touch. A patch
-applies exactly or not at all.
+Writes only changed files, so that cargo rebuilds only the crates that this patch and the previous one change. A patch
+must apply exactly.
 """
 import os
 import pathlib
@@ -26,7 +26,7 @@ def differs(source, copy):
 
 
 def lay(tree, patch=None):
-    """Makes `tree` the tracked files as they are in the work tree, and applies `patch`."""
+    """Copies the tracked files in their current state to `tree`, and applies `patch`."""
     tree.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, check=True, capture_output=True, text=True)
     names = [name for name in listed.stdout.split("\0") if name and os.path.lexists(REPO / name)]
@@ -39,12 +39,12 @@ def lay(tree, patch=None):
         if differs(source, copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.unlink(missing_ok=True)
-            # Not the source's time: cargo must see that the copy has changed.
+            # Not the source's time: cargo must detect that the copy has changed.
             shutil.copyfile(source, copy, follow_symlinks=False)
             if not source.is_symlink():
                 shutil.copymode(source, copy)
     if patch:
-        # In a repository, git leaves out paths that are not below the current directory.
+        # In a repository, git ignores paths outside the current directory.
         env = os.environ | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
         command = ["git", "apply", str(pathlib.Path(patch).resolve())]
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)

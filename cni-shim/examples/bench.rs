@@ -1,6 +1,7 @@
-//! Measures namespaces and network of a pod: `bench ROUNDS DIR [BIN_DIR]`. `DIR` keeps the state; a CNI configuration
-//! in `DIR/net.d` is used, with the plugins of `BIN_DIR`. Run it as root in a network and mount namespace of its own:
-//! `unshare --net --mount target/release/examples/bench 200 /tmp/bench`.
+//! Measures namespaces and network of a pod: `bench ROUNDS DIR [BIN_DIR]`. `DIR` keeps the state. A
+//! CNI configuration in `DIR/net.d` is used with the plugins of `BIN_DIR`. Run it as root in its
+//! own network and mount namespaces: `unshare --net --mount target/release/examples/bench 200
+//! /tmp/bench`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
             .iter_mut()
             .zip(steps)
             .for_each(|(all, one)| all.push(one));
-        // Without a pause each round would wait for the kernel's clean-up of the one before.
+        // Without a pause each round would wait for the kernel's clean-up of the previous one.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for (name, mut all) in names.into_iter().zip(times) {
@@ -71,7 +72,7 @@ async fn measure(dir: &Path, rounds: usize, bin_dirs: &[String]) -> Result<(), F
     crowd(&network, dir).await
 }
 
-/// How many pods a second come and go when several tasks make them and all stay until the last is there.
+/// Measures pods per second if several tasks attach them and all stay until the last is attached.
 async fn crowd(network: &Network, dir: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     let each = POD_COUNT / TASKS;

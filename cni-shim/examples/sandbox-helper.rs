@@ -1,4 +1,5 @@
-//! The helper process of [`cni_shim::namespaces`] as a program of its own, for the tests; cairn's is `cairn sandbox`.
+//! The helper process of [`cni_shim::namespaces`] as a separate program, for the tests; cairn's is
+//! `cairn sandbox`.
 
 use std::process::ExitCode;
 

@@ -106,7 +106,7 @@ impl Network {
         }
     }
 
-    /// Detaches a sandbox that is no longer there.
+    /// Detaches a removed sandbox.
     pub(crate) async fn detach_leftover(&self, sandbox_id: &str) -> Result<(), NetworkError> {
         let _turn = self.turns.wait(sandbox_id).await;
         self.detach_in_turn(sandbox_id).await
@@ -187,8 +187,8 @@ impl Network {
         undone
     }
 
-    /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods write its configuration,
-    /// and bring its programs.
+    /// Waits while no network is ready (CRI-503): at the start of a node the network's own pods
+    /// write its configuration, and bring its programs.
     async fn choose_within(&self, patience: Duration) -> Result<Choice, NotReady> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {

@@ -70,7 +70,8 @@ pub(crate) struct OnBridge {
     pub(crate) limits: Option<Limits>,
 }
 
-/// An endpoint that CNI plugins made: everything a DEL needs, whatever the configuration directory holds by then (CRI-502).
+/// An endpoint that CNI plugins made: the complete input of a DEL, independent of the current
+/// configuration directory (CRI-502).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OnCni {
     pub(crate) network: String,

@@ -1,4 +1,4 @@
-//! The built-in bridge against the kernel, looked at with `ip`, `nft` and `ping`.
+//! The built-in bridge on the kernel, checked with `ip`, `nft` and `ping`.
 
 mod support;
 
@@ -98,7 +98,7 @@ fn a_new_daemon_keeps_the_pods_it_is_told_of_and_collects_the_others() {
             let kept = first.attach(attach).await.expect("attaches");
             let (_orphan, attach) = sandbox(&dir, "orphan");
             first.attach(attach).await.expect("attaches");
-            // As after a kill between the record and the links.
+            // The state after a kill between the record and the links.
             let (_half, attach) = sandbox(&dir, "half");
             first.attach(attach).await.expect("attaches");
             let half_veth = shell("ip -o link show type veth")
@@ -125,7 +125,7 @@ fn a_new_daemon_keeps_the_pods_it_is_told_of_and_collects_the_others() {
             say("127.0.0.1:8080", "still").expect("the host port is there again");
             echo.join().expect("ends");
 
-            // 8 addresses: network, gateway, broadcast, kept; four are free.
+            // 8 addresses: network, gateway, broadcast, one kept; four are free.
             for id in ["a", "b", "c", "d"] {
                 let (_pod, attach) = sandbox(&dir, id);
                 let got = second.attach(attach).await.expect("attaches");
@@ -148,7 +148,8 @@ fn an_attach_that_fails_half_way_leaves_nothing() {
         "an_attach_that_fails_half_way_leaves_nothing",
         async |dir| {
             let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
-            // An interface of that name makes the second half fail, a path that is no namespace the first.
+            // An interface of that name makes the second half fail; a path that is not a namespace
+            // makes the first half fail.
             let (pod, attach) = sandbox(&dir, "one");
             in_pod(&pod, "ip link add eth0 type veth peer name eth1");
             let error = network
@@ -278,10 +279,10 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_coll
                     .expect("starts");
                 let records =
                     || std::fs::read_dir(dir.join("state/attachments")).map_or(0, Iterator::count);
-                // From its first pod on it works without a pause; how long it takes to get there
-                // is the machine's affair.
+                // From the first pod on the daemon works without a pause; the time to that point
+                // depends on the machine.
                 support::eventually("the daemon has a pod", || records() > 0).await;
-                // Not waiting for anything: the moment of death is what is varied.
+                // Not a wait for a condition: the moment of the kill varies.
                 tokio::time::sleep(Duration::from_micros(moment * 700)).await;
                 daemon.kill().expect("kills");
                 daemon.wait().expect("reaps");
@@ -303,7 +304,8 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_coll
                         .count(),
                     0
                 );
-                // The machine's own, such as other runtimes' namespaces, came along with this test's copy of its mounts.
+                // The machine's own mounts, such as other runtimes' namespaces, are in this test's
+                // copy of its mounts.
                 let now = mount_points();
                 let left: Vec<_> = now.difference(&before).collect();
                 assert!(left.is_empty(), "still mounted: {left:?}");

@@ -1,4 +1,4 @@
-//! What pods on the built-in bridge cannot do to the node and to each other.
+//! Protection of the node and of other pods from pods on the built-in bridge.
 
 mod support;
 
@@ -17,7 +17,8 @@ fn a_pod_cannot_reach_the_nodes_loopback() {
         let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
         let (pod, attach) = sandbox(&dir, "one");
         network.attach(attach).await.expect("attaches");
-        // A pod with NET_ADMIN may route 127.0.0.1 to the gateway; the node would take it, route_localnet being on.
+        // A pod with NET_ADMIN may route 127.0.0.1 to the gateway; with route_localnet the node
+        // would accept it.
         in_pod(&pod, "ip addr del 127.0.0.1/8 dev lo");
         in_pod(
             &pod,
@@ -35,7 +36,7 @@ fn a_pod_cannot_reach_the_nodes_loopback() {
             cni_shim::namespaces::in_netns(&netns, connect).expect("enters")
         };
         assert!(!attempt());
-        // The same attempt succeeds once the guard is gone, so it was the guard that stopped it.
+        // The same attempt succeeds without the guard, so the guard prevented it.
         shell("nft flush chain ip cairn0 guard");
         assert!(attempt());
     });
@@ -71,7 +72,7 @@ fn a_pod_cannot_pass_for_another_or_for_a_router() {
             let accepts = in_pod(&victim, "cat /proc/sys/net/ipv6/conf/eth0/accept_ra");
             assert_eq!(accepts.trim(), "0");
 
-            // The check survives a restart with other pods there, and a flush.
+            // The check survives a restart with existing pods, and a flush.
             drop(network);
             let network = Network::new(config(&dir, &subnets)).expect("opens");
             network.status().await.expect("is ready");
@@ -80,7 +81,7 @@ fn a_pod_cannot_pass_for_another_or_for_a_router() {
             network.status().await.expect("is ready");
             assert_eq!(heard(), [&own[..], &["end"]].concat());
 
-            // Without the check every one of them arrives: it was the check that stopped them.
+            // Without the check all frames arrive, so the check dropped them.
             shell("nft flush chain bridge cairn0 spoof_check");
             assert_eq!(heard().len(), 16);
 
@@ -92,7 +93,7 @@ fn a_pod_cannot_pass_for_another_or_for_a_router() {
     );
 }
 
-/// The names of `tests/frames.py` that reach `victim` when `mallory` sends all of them.
+/// Returns the names of `tests/frames.py` that reach `victim` when `mallory` sends all of them.
 fn heard_frames(mallory: &Pinned, victim: &Pinned, mac: &str, ips: &[IpAddr]) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/frames.py");
     let netns = victim.net.as_ref().expect("a network namespace");
@@ -128,13 +129,13 @@ fn without_the_spoof_check_there_is_no_table_for_it() {
             let attached = network.attach(attach).await.expect("attaches");
             assert!(ping(attached.ips[0]));
             assert!(!shell("nft list tables").contains("bridge"));
-            // Switched on, it holds for the pods that are there.
+            // After it is enabled, it applies to existing pods.
             drop(network);
             let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
             network.status().await.expect("is ready");
             assert!(shell("nft list set bridge cairn0 addresses4").contains("10.77.0.2"));
             drop(network);
-            // Switched off again, its table goes.
+            // After it is disabled, its table is removed.
             let mut open = config(&dir, &["10.77.0.0/24"]);
             open.bridge.as_mut().expect("a bridge").spoof_check = false;
             let network = Network::new(open).expect("opens");

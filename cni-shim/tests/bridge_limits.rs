@@ -28,7 +28,7 @@ fn limit(attach: &mut Attach, direction: &str, rate: &str) {
     attach.annotations.insert(key, rate.into());
 }
 
-/// The time that a megabyte and a half takes to arrive.
+/// Returns the time of a transfer of a megabyte and a half.
 fn transfer(listener: TcpListener, connect: impl FnOnce() -> TcpStream) -> Duration {
     let start = Instant::now();
     let receiver = std::thread::spawn(move || {
@@ -71,7 +71,7 @@ fn a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device(
             let (free, attach) = sandbox(&dir, "free");
             let free_ip = network.attach(attach).await.expect("attaches").ips[0];
             let (slow, mut attach) = sandbox(&dir, "slow");
-            // A megabyte a second: with what may come at once, well over a second for all.
+            // A megabyte per second: with the initial burst, well over a second for all.
             limit(&mut attach, "ingress", "8M");
             limit(&mut attach, "egress", "8M");
             let attached = network.attach(attach).await.expect("attaches");
@@ -81,7 +81,7 @@ fn a_pod_gets_and_sends_no_more_than_its_annotations_allow_and_leaves_no_device(
             let (got, sent) = (to_pod(&slow, attached.ips[0]), from_pod(&slow, "10.77.0.1"));
             assert!(got > limited && got < limited * 5, "{got:?}");
             assert!(sent > limited && sent < limited * 5, "{sent:?}");
-            // As fast as the machine is.
+            // At the machine's speed.
             assert!(to_pod(&free, free_ip) < got);
             assert!(from_pod(&free, "10.77.0.1") < sent);
 
@@ -164,7 +164,8 @@ fn a_host_port_is_served_at_the_ipv6_loopback_and_the_loopback_is_not_open_to_po
             }
             say("127.0.0.1:8081", "x").expect_err("is at ::1 alone");
 
-            // What a pod sends to ::1 by the wire does not arrive; to the gateway, it does.
+            // Packets that a pod sends to ::1 over the wire do not arrive; packets to the gateway
+            // do.
             let listener = UdpSocket::bind("[::]:9999").expect("listens");
             let patience = Some(Duration::from_secs(2));
             listener.set_read_timeout(patience).expect("is set");
@@ -212,7 +213,8 @@ fn where_bridges_show_their_frames_to_ip6_rules_ports_at_the_ipv6_loopback_are_r
                 "{error}"
             );
 
-            // One for all addresses fails there at once, so that a client goes on to the other loopback.
+            // A port at all addresses fails at ::1 at once, so that a client continues with the
+            // other loopback address.
             attach.port_mappings = vec![web(8080, None)];
             network.attach(attach).await.expect("attaches");
             let start = Instant::now();
@@ -223,7 +225,7 @@ fn where_bridges_show_their_frames_to_ip6_rules_ports_at_the_ipv6_loopback_are_r
             say("127.0.0.1:8080", "x").expect("is answered");
             echo.join().expect("ends");
 
-            // Told with the next look at the node's state.
+            // Reported by the next check of the node's state.
             shell(&format!("sysctl -qw {ANSWERS_LOST}=0"));
             network.status().await.expect("is ready");
             let echo = echo_in_pod(&pod, "[::]:80");

@@ -1,4 +1,4 @@
-//! Whose address others see when a pod of the built-in bridge asks them.
+//! The source address that others see of a pod on the built-in bridge.
 
 mod support;
 
@@ -21,7 +21,8 @@ fn pods_reach_each_other_and_the_outside_sees_the_nodes_address() {
             let two_ip = network.attach(attach).await.expect("attaches").ips[0];
             in_pod(&one, &format!("busybox ping -c 1 -W 2 {two_ip}"));
 
-            // A neighbour of the node that has no route to the pods: only a masqueraded packet is answered.
+            // A neighbour of the node without a route to the pods: only a masqueraded packet gets
+            // an answer.
             shell("ip netns add outside");
             shell("ip link add up0 type veth peer name down0 netns outside");
             shell("ip addr add 192.0.2.1/24 dev up0; ip link set up0 up");
@@ -47,7 +48,8 @@ fn subnets_that_are_not_masqueraded_see_the_pods_address_and_others_the_nodes() 
             let (pod, attach) = sandbox(&dir, "one");
             let own = network.attach(attach).await.expect("attaches").ips;
 
-            // Another node, with addresses of its pods and others; it has no route back to pods here but by the first.
+            // Another node, with addresses of its pods and others. Its route to pods here leads
+            // through this node's address.
             shell("ip netns add outside");
             shell("ip link add up0 type veth peer name down0 netns outside");
             shell(

@@ -1,4 +1,4 @@
-//! Host ports of the built-in bridge, also when its rules were flushed.
+//! Host ports of the built-in bridge, also after its rules were flushed.
 
 mod support;
 
@@ -131,7 +131,7 @@ fn a_udp_flow_that_began_before_its_host_port_was_open_finds_the_pod() {
                 .expect("sets");
             client.connect("192.0.2.1:5353").expect("connects");
             let other = UdpSocket::bind("192.0.2.1:0").expect("binds");
-            // Received by the node itself: the flow is now known without any rewriting.
+            // Received by the node itself, so that the flow is recorded without any rewriting.
             let node = UdpSocket::bind("192.0.2.1:5353").expect("binds");
             client.send(b"early").expect("sends");
             assert_eq!(node.recv(&mut [0; 16]).expect("receives"), 5);

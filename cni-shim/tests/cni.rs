@@ -1,4 +1,4 @@
-//! CNI against the programs of containernetworking/plugins, and against programs that misbehave.
+//! CNI with the programs of containernetworking/plugins, and with programs that misbehave.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::{
     script, shell, write_list,
 };
 
-/// bridge, host-local, portmap and firewall, as a node has them.
+/// bridge, host-local, portmap and firewall, as on a node.
 fn real_list(dir: &Path, version: &str) -> Value {
     let mut list = json!({
         "cniVersion": version,
@@ -32,7 +32,7 @@ fn real_list(dir: &Path, version: &str) -> Value {
         ]
     });
     if version != "0.3.1" {
-        // This plugin knows no older version.
+        // This plugin supports no older version.
         list["plugins"]
             .as_array_mut()
             .expect("a list")
@@ -133,7 +133,8 @@ fn a_sandbox_whose_namespace_and_record_are_gone_is_still_taken_off_the_network(
                 .count()
             };
             assert_eq!(leases(), 3);
-            // A reboot: namespaces and the volatile state are gone, a plain file may remain; the configuration has changed.
+            // A reboot: namespaces and the volatile state are removed, a plain file may remain; the
+            // configuration has changed.
             drop(network);
             for id in ["rebooted", "orphan"] {
                 unpin(&pin_dir(&dir, id)).expect("unpins");
@@ -181,7 +182,7 @@ fn a_pod_keeps_the_configuration_it_was_added_with() {
                 "old"
             );
 
-            // The configuration goes away: the built-in bridge serves the next pod at once.
+            // Without the configuration, the built-in bridge serves the next pod at once.
             fs::remove_dir_all(&config.conf_dir).expect("removes");
             let (_pod, attach) = sandbox(&dir, "two");
             assert_eq!(
@@ -281,7 +282,7 @@ fn one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it() {
             let config = config(&dir, &["10.77.0.0/24"]);
             let (log, gate) = (dir.join("log"), dir.join("gate"));
             let result = r#"{"ips":[{"address":"10.5.0.2/24"}]}"#;
-            // The plugin of "held" ends only when the gate is there.
+            // The plugin of "held" ends only after the gate exists.
             let body = format!(
                 "cat > /dev/null; echo start $CNI_CONTAINERID >> {log}; \
              while [ $CNI_CONTAINERID = held ] && [ ! -e {gate} ]; do busybox usleep 5000; done; \
@@ -320,13 +321,13 @@ fn one_sandbox_has_one_operation_at_a_time_and_others_do_not_wait_for_it() {
             }
             let log = fs::read_to_string(&log).expect("was called");
             let held: Vec<&str> = log.lines().filter(|line| line.ends_with("held")).collect();
-            // One ADD and one DEL: the later detaches find nothing left to do.
+            // One ADD and one DEL: the later detaches have no work left.
             assert_eq!(held, ["start held", "end held", "start held", "end held"]);
         },
     );
 }
 
-/// A failed STATUS is remembered for a moment.
+/// Waits for a ready network: a failed STATUS is cached for a moment.
 async fn eventually_ready(network: &Network) {
     for _ in 0..200 {
         if network.status().await.is_ok() {

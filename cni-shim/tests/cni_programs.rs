@@ -1,4 +1,5 @@
-//! What a CNI program is given, and what becomes of one that fails, hangs, babbles or is left behind.
+//! The input of a CNI program, and the handling of one that fails, hangs, writes too much or is
+//! left behind.
 
 mod support;
 
@@ -166,7 +167,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
             assert_eq!(error, "CNI plugin hang ADD: timed out and was killed");
             assert!(start.elapsed() < Duration::from_secs(20));
             let pids = fs::read_to_string(pids).expect("it ran");
-            support::eventually("both processes are gone", || {
+            support::eventually("both processes have ended", || {
                 let alive = |pid: &str| {
                     fs::read_to_string(format!("/proc/{pid}/stat"))
                         .is_ok_and(|stat| !stat.contains(") Z "))
@@ -223,7 +224,7 @@ fn output_without_end_and_results_that_are_none_are_refused() {
                 ("true", "not JSON"),
                 ("echo []", "not a JSON object"),
                 ("echo '{}'", "no address for eth0"),
-                // It has said all, and lives on for a moment.
+                // It has closed its output, and runs for another moment.
                 (
                     "echo '{}'; exec >&- 2>&-; busybox sleep 0.2",
                     "no address for eth0",
@@ -270,7 +271,7 @@ fn an_abandoned_attach_kills_its_plugin_and_is_undone_by_detach() {
             assert!(task.await.is_err());
             let pid = fs::read_to_string(&pid).expect("it ran");
             let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
-            support::eventually("the plugin is gone and reaped", gone).await;
+            support::eventually("the plugin has ended and is reaped", gone).await;
 
             // As a new daemon finds it.
             drop(network);

@@ -1,5 +1,5 @@
-//! STATUS and GC, capability arguments, and plugins that ask to be tried again: against programs that say what
-//! they were asked.
+//! STATUS and GC, capability arguments, and plugins that request a retry: with programs that print
+//! their input.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{config, isolated, pin_dir, sandbox, script, write_list};
 
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.5.0.2/24"}]}"#;
 
-/// Ends a STATUS or VERSION of a script well, and leaves the rest to it.
+/// Makes a script succeed at STATUS; other commands are left to the script.
 const WELL: &str = r#"case $CNI_COMMAND in STATUS) exit 0;; esac"#;
 
 fn no_bridge(dir: &std::path::Path) -> Config {
@@ -59,7 +59,7 @@ fn a_plugin_that_says_try_again_later_is_tried_again_with_a_del_between() {
                 .expect("the third try succeeds");
             let said = fs::read_to_string(dir.join("calls")).expect("was called");
             let said: Vec<_> = said.lines().collect();
-            // The DELs of the second plugin say "later" twice as well.
+            // The DELs of the second plugin request a retry twice, too.
             let attempt = ["ADD", "second-ADD"];
             let undo = ["second-DEL", "second-DEL", "second-DEL", "DEL"];
             let short = ["second-DEL", "DEL"];
@@ -76,7 +76,8 @@ fn a_plugin_that_never_stops_saying_later_fails_the_pod_by_its_name_and_in_time(
         "a_plugin_that_never_stops_saying_later_fails_the_pod_by_its_name_and_in_time",
         async |dir| {
             let config = Config {
-                // Four tries and the pauses between them; the next pause would be longer than what is left.
+                // Four attempts and the pauses between them; the next pause would exceed the
+                // remaining time.
                 add_timeout: Duration::from_secs(3),
                 ..no_bridge(&dir)
             };
@@ -134,7 +135,7 @@ fn a_network_that_never_came_up_lets_its_pod_go_though_its_del_fails_and_is_left
             fs::write(dir.join("ADD"), "").expect("a file");
             let (_pod, attach) = sandbox(&dir, "two");
             network.attach(attach).await.expect("comes up");
-            // What has come up is recorded: the result cache may lose it.
+            // A network that came up is recorded: the result cache may lose it.
             let cached = fs::read_dir(dir.join("cache/results")).expect("lists");
             for entry in cached {
                 fs::remove_file(entry.expect("an entry").path()).expect("removes");
@@ -143,7 +144,7 @@ fn a_network_that_never_came_up_lets_its_pod_go_though_its_del_fails_and_is_left
             assert_eq!(error.to_string(), "CNI plugin p DEL: code 100: no agent");
             fs::write(dir.join("DEL"), "").expect("a file");
             network.detach("two").await.expect("detaches");
-            // A record that cannot be removed is an error, though no ADD succeeded.
+            // A record that cannot be removed is an error, although no ADD succeeded.
             let other = Network::new(config).expect("opens");
             let record = dir.join("state/attachments/one.json");
             let text = fs::read(&record).expect("reads");
@@ -184,7 +185,7 @@ fn plugins_that_were_ready_get_a_grace_and_others_none() {
             fs::remove_file(&sick).expect("removes");
             support::until("ready", async || network.status().await.is_ok()).await;
 
-            // It is asked again after five seconds, and believed after two more.
+            // The next STATUS follows after five seconds, and its failure counts two seconds later.
             fs::write(&sick, "51").expect("writes");
             let ready = Instant::now();
             support::until("not ready", async || network.status().await.is_err()).await;
@@ -263,7 +264,7 @@ fn garbage_collection_names_whoever_is_to_keep_what_it_has_and_nobody_else() {
             }
             drop(network);
             let records = dir.join("state/attachments");
-            // A record that cannot be read, one that is lost with its pod, and a pod of another runtime.
+            // An unreadable record, one lost with its pod, and a pod of another runtime.
             fs::write(records.join("held.json"), "{").expect("writes");
             fs::remove_file(records.join("lost.json")).expect("removes");
             unpin(&pin_dir(&dir, "lost")).expect("unpins");

@@ -1,4 +1,4 @@
-//! Pinned namespaces against the kernel.
+//! Pinned namespaces on the kernel.
 
 mod support;
 
@@ -166,7 +166,7 @@ fn a_failure_at_any_step_leaves_no_mount_and_no_file() {
                 ),
             ] {
                 let error = pin(spec, &pins, &helper).expect_err(expected).to_string();
-                // Writing to a program that has ended may fail before its silence is heard.
+                // The write to an ended program may fail before its missing answer is detected.
                 assert!(
                     error.starts_with(expected) || error.starts_with("write to the sandbox helper"),
                     "{error}"
@@ -185,7 +185,7 @@ fn a_pin_cut_short_is_removed_by_unpin_and_can_be_made_again() {
         async |dir| {
             let pins = dir.join("p");
             let dirs = pins.display();
-            // As after a kill: the directory mounted twice, a file without its namespace.
+            // The state after a kill: the directory mounted twice, a file without its namespace.
             shell(&format!(
                 "mkdir {dirs}; mount --bind {dirs} {dirs}; touch {dirs}/net; mount --bind {dirs} {dirs}"
             ));

@@ -1,11 +1,11 @@
-//! A plugin: counts pods, vetoes what it is told to, labels containers.
+//! A plugin: counts pods, vetoes the requested ones, labels containers.
 //!
 //! ```text
 //! cargo run -p nri --features stub --example plugin -- [SOCKET]
 //! ```
 //!
-//! Installed as `10-example` in a runtime's plugin directory it needs no argument: the runtime gives
-//! it a name, an index and a socket.
+//! Installed as `10-example` in a runtime's plugin directory, it needs no argument: the runtime
+//! sets its name, index and socket.
 
 use std::collections::BTreeSet;
 

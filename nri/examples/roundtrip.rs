@@ -1,12 +1,12 @@
-//! How long an event takes through a real socket to plugins that do nothing: p50 and p99 of
-//! StartContainer and CreateContainer with 1, 5 and 10 plugins.
+//! Measures an event to idle plugins through a real socket: p50 and p99 of StartContainer and
+//! CreateContainer with 1, 5 and 10 plugins.
 //!
 //! ```text
 //! cargo run --release -p nri --features stub --example roundtrip [GO-PLUGIN]
 //! ```
 //!
-//! `GO-PLUGIN`: a program that takes `-idx -socket`, as `tests/go/noop` does; without it the plugins
-//! are ours. Plugins are processes of their own (this program again, with `plugin` as argument).
+//! `GO-PLUGIN`: a program with the flags `-idx -socket`, such as `tests/go/noop`; without it the
+//! plugins are ours. Plugins are separate processes (this program with the argument `plugin`).
 
 use std::{
     env,

@@ -1,4 +1,5 @@
-//! A runtime without containers: takes plugins in and tells them of one pod after the other.
+//! A runtime without containers: accepts plugins and sends them the events of one pod after the
+//! other.
 //!
 //! ```text
 //! cargo run -p nri --example runtime -- SOCKET

@@ -1,4 +1,5 @@
-//! Why the runtime closes a plugin. The texts of `Shutdown` are here alone: a token, and behind a colon the details.
+//! Why the runtime closes a plugin. The texts of `Shutdown` are here alone: a token, and behind a
+//! colon the details.
 
 use std::fmt;
 

@@ -134,7 +134,8 @@ async fn visit<S: Operation>(
         }
     }
     let Some(lane) = until(deadline, slot.take_place().wait()).await else {
-        // The operation's own time is over: it waits no longer for a plugin that joins or is busy.
+        // The operation's own timeout has expired: it no longer waits for a plugin that joins or is
+        // busy.
         let (who, carried) = (Who::absent(&slot.id), Carried::default());
         let outcome = Outcome::Cancelled;
         return conclude(shared, who, step.request(), outcome, carried, true, told);

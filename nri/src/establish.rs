@@ -90,7 +90,8 @@ pub(crate) async fn establish(
             shared
                 .notices
                 .report(&name, &PluginEvent::Rejected { reason });
-            // The plugin is to learn why before the connection closes; a stop waits for nobody.
+            // The plugin must get the reason before the connection closes; a shutdown does not wait
+            // for that.
             tokio::select! {
                 biased;
                 _ = mux.closed() => {}

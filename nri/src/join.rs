@@ -47,11 +47,12 @@ use crate::{
 
 /// The call that updates of a joining plugin are part of.
 pub(crate) const SYNCHRONIZE: &str = "Synchronize";
-/// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets others through (NRI-319).
+/// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets others
+/// through (NRI-319).
 const QUIET_WAIT: Duration = Duration::from_secs(5);
 const QUIET_PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells a plugin all there is (NRI-320…325). Gives its updates.
+/// Sends a plugin all pods and containers (NRI-320…325). Returns its updates.
 pub(crate) async fn synchronize(
     shared: &Shared,
     session: &Session,
@@ -258,7 +259,8 @@ pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), Not
                 let why = format!("a newer {id} has connected");
                 shared.close(&old, CloseReason::InstanceReplaced.because(why));
             }
-            // It cannot be told why, and would come back at once as the newer of the two.
+            // Its protocol has no field for the reason, and it would reconnect at once as the newer
+            // of the two.
             Version::V1Alpha1 => shared.shadow(old),
         }
     }

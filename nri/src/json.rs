@@ -1,5 +1,5 @@
-//! Values as JSON has them in a runtime's event log: names of events, nanoseconds, one line of text. For `serde(with)`
-//! and `serde(into)`.
+//! Values as JSON has them in a runtime's event log: names of events, nanoseconds, one line of
+//! text. For `serde(with)` and `serde(into)`.
 
 use proto_nri::Event;
 use serde::{Deserialize as _, Deserializer, Serializer, de::Error};

@@ -33,8 +33,8 @@ pub struct Delivery {
     pub adjusted: bool,
     /// Paths it set in a container being created, such as `env["DEMO"]`; never a value.
     pub changed: Vec<String>,
-    /// The values at these paths, in the adjustment of all plugins so far. It has no environment, also none of hooks.
-    /// `None` without an observer.
+    /// The values at these paths, in the adjustment of all plugins so far. It contains no
+    /// environment, also none of hooks. `None` without an observer.
     pub adjustment: Option<Box<ContainerAdjustment>>,
     /// Updates of containers in the answer.
     pub updates: usize,
@@ -92,13 +92,14 @@ pub enum PluginEvent {
         #[serde(rename = "hook", with = "event")]
         event: Event,
     },
-    /// It sent updates of its own accord.
+    /// It sent updates on its own initiative.
     Unsolicited {
         updates: usize,
         failed: usize,
         evictions: usize,
     },
-    /// An eviction that it requested by itself failed. For updates see [`Observer::update_rejected`].
+    /// An eviction that it requested by itself failed. For updates see
+    /// [`Observer::update_rejected`].
     WishFailed {
         #[serde(rename = "target")]
         container: String,
@@ -108,7 +109,7 @@ pub enum PluginEvent {
     Rejected { reason: String },
     /// A newer instance of its index and name gets its events from now on.
     Shadowed,
-    /// It gets no more events.
+    /// It gets no further events.
     Closed { reason: String },
     /// It will be started again (`restart = "on-failure"`).
     Restarting {
@@ -141,9 +142,9 @@ pub trait Observer: Send + Sync {
         let _ = delivery;
     }
 
-    /// An update outside of the answers to events was not handed to [`Source::update`](crate::Source::update): the plugin
-    /// may not make it, the container is being created, or the updates before it took all the time
-    /// of Synchronize.
+    /// An update outside of the answers to events was not passed to
+    /// [`Source::update`](crate::Source::update): the plugin may not make it, the container is
+    /// being created, or earlier updates used up the time of Synchronize.
     fn update_rejected(&self, by: &Requester, failed: &FailedUpdate) {
         let _ = (by, failed);
     }
@@ -163,7 +164,7 @@ pub struct PluginName<'a> {
 }
 
 impl PluginName<'_> {
-    /// Of a plugin that has not said its name.
+    /// The name of a plugin that has not registered.
     pub(crate) fn unknown(kind: Kind) -> Self {
         let (id, pid) = (None, None);
         Self { id, kind, pid }

@@ -115,7 +115,7 @@ pub trait Operation: Send {
         reply: <Self::Request as HookRequest>::Reply,
     ) -> Result<AnswerContents, Outcome>;
 
-    /// What is set so far, for an observer. Variables may be secrets: it has none.
+    /// The values set so far, for an observer, without variables, which may be secrets.
     fn adjustment(&mut self) -> Option<Box<ContainerAdjustment>> {
         None
     }

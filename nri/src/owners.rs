@@ -266,7 +266,8 @@ impl ContainerOwners {
         keys.map(|(key, owner)| (key.as_str(), owner))
     }
 
-    /// The plugins that set a field or added to it: under this key, or under any. In their order, each once.
+    /// The plugins that set a field or added to it: under this key, or under any. In their order,
+    /// each once.
     pub fn setters(&self, field: Field, key: Option<&str>) -> Vec<String> {
         let keys = self.keys(field);
         let keyed = keys.filter(|(own, _)| key.is_none_or(|key| key == *own));
@@ -280,7 +281,8 @@ impl ContainerOwners {
         names(self.simple.values().chain(keyed))
     }
 
-    /// Paths of what `plugin` set and nobody took from it since, such as `env["DEMO"]`.
+    /// Returns the paths that `plugin` set and no other plugin has taken since, such as
+    /// `env["DEMO"]`.
     pub fn set_by(&self, plugin: &PluginId) -> Vec<String> {
         let mine = |owner: &Owner| owner.setters().contains(plugin);
         let simple = self.simple.iter().filter(|(_, owner)| mine(owner));

@@ -33,7 +33,7 @@ pub fn path(field: Field, key: Option<&str>) -> String {
     }
 }
 
-/// The key as a JSON string. What Rust's `{:?}` escapes is escaped.
+/// The key as a JSON string. Escapes the characters that Rust's `{:?}` escapes.
 fn quoted(key: &str) -> String {
     let mut quoted = String::from('"');
     for c in key.chars() {
@@ -57,7 +57,7 @@ pub fn named(name: &str) -> Option<Field> {
     all.find(|field| path(*field, None) == name)
 }
 
-/// `None` for what is no field.
+/// `None` if it is not a field.
 pub fn place(field: Field) -> Option<Place> {
     use Place::{List, Map, Simple};
     Some(match field {

@@ -173,8 +173,8 @@ impl Session {
         self.left_out.lock().remove(container_id(request));
     }
 
-    /// It does not know this event, and gets it no more. False if it asked for it by name, or if it
-    /// is required and this is the last event that needs it.
+    /// Unsubscribes the plugin from an event that it does not implement. Returns false if it
+    /// requested the event by name, or if it is required and this is the last event that needs it.
     pub(crate) fn unsubscribe(&self, event: Event) -> bool {
         let left = self.events() - EventMask::of(event);
         let may = self.implicit && self.settings.policy.check_events(left).is_ok();

@@ -252,7 +252,7 @@ pub struct Verdict {
     pub flow: Flow,
     /// The operation continues and finally returns this error.
     pub failed: Option<String>,
-    /// The plugin is closed and gets no more events.
+    /// The plugin is closed and gets no further events.
     pub close: Option<CloseReason>,
     /// The event is kept for this plugin until it is acknowledged.
     pub journal: bool,

@@ -19,7 +19,7 @@
 //! assert_eq!(pod.annotation_for("class.example.com", &container.name), Some("gold"));
 //! assert_eq!(pod.namespace_path("network"), None);            // that of the host
 //! assert_eq!(container.env_var("HOME"), Some("/srv"));
-//! assert_eq!(container.limits().memory, None);                // not limited, or not told
+//! assert_eq!(container.limits().memory, None);                // not limited, or unknown
 //! ```
 //!
 //! Pure: no I/O, no clock. Everything borrows from the message.
@@ -70,7 +70,7 @@ pub trait ReadResources {
     fn limits(&self) -> Limits<'_>;
 }
 
-/// Resources without their wrappers: `None` is "not said".
+/// Resources without their wrappers: `None` means that the message has no value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits<'a> {

@@ -164,7 +164,8 @@ impl RuntimeService {
 }
 
 impl Shared {
-    /// Updates and evictions a plugin sends of its own accord (NRI-440, NRI-441, NRI-570). Returns what failed.
+    /// Applies updates and evictions that a plugin sends on its own initiative (NRI-440, NRI-441,
+    /// NRI-570). Returns the failed ones.
     pub(crate) async fn unsolicited(
         &self,
         plugin: &PluginId,
@@ -216,7 +217,7 @@ impl Shared {
                 Err("it may not evict".to_owned())
             };
             if let Err(why) = done {
-                // The protocol has no other place for it, and no values: it is no update.
+                // The protocol reports a failed eviction only as an update without values.
                 not_evicted.push(ContainerUpdate {
                     container_id: container.clone(),
                     ..ContainerUpdate::default()

@@ -1,5 +1,5 @@
-//! Who may have the id of a plugin: ids that only the runtime gives, those that join, and instances in the shadow of a
-//! newer one.
+//! Ownership of plugin ids: ids that only the runtime assigns, those of joining plugins, and
+//! instances in the shadow of a newer one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,8 @@ pub(crate) const MAX_SHADOWS: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Seats {
-    /// In-process plugins and those of the plugin directory, active or not: no other plugin may have their rights.
+    /// In-process plugins and those of the plugin directory, active or not: no other plugin may use
+    /// their rights.
     reserved: Mutex<BTreeMap<PluginId, Kind>>,
     /// Locked by the instance that joins under an id.
     joining: Mutex<BTreeMap<PluginId, Arc<AsyncMutex<()>>>>,

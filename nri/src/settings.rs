@@ -48,7 +48,7 @@ pub struct PluginSettings {
 /// ```toml
 /// [nri.plugin."10-example"]
 /// required = true            # pods and containers are not created without it
-/// must_run = true            # it is told of Stop and Remove events it has missed
+/// must_run = true            # it gets missed Stop and Remove events later
 /// request_timeout = "5s"     # ms, s, m or h
 /// sync_timeout = "30s"
 /// on_timeout = "skip"        # or "close", "keep"; without: as the plugin says, else close
@@ -219,7 +219,8 @@ impl Timeouts {
         totals.max().unwrap_or_default()
     }
 
-    /// When the operation must have its answers, of all plugins together. Teardown and notifications have no limit.
+    /// When the operation must have its answers, of all plugins together. Teardown and
+    /// notifications have no limit.
     pub(crate) fn deadline_of(&self, event: Event) -> Option<Instant> {
         let limit = self.operation?;
         (Class::of(event) == Class::Setup).then(|| Instant::now() + limit)

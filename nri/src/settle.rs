@@ -155,7 +155,8 @@ fn keep_or_forget<R: HookRequest>(
     let owed_by = session.filter(may_answer);
     let given_up = shared.backlog.keep(plugin, kept, tried, owed_by);
     shared.notices.dropped(plugin, given_up);
-    // It joined behind the back of a Remove event, and was not visited: it gets this one now, not when it joins again.
+    // It joined during a Remove event, which did not reach it: it gets the event now, not at its
+    // next join.
     let slots = shared.roster.slots();
     let behind = slots
         .iter()

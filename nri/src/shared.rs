@@ -1,4 +1,5 @@
-//! State shared by all plugins of one [`Adaptation`](crate::Adaptation), and how a plugin leaves it.
+//! State shared by all plugins of one [`Adaptation`](crate::Adaptation), and how a plugin leaves
+//! it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,7 +31,7 @@ use crate::{
 pub(crate) struct Runtime {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// What calls carry beside their request.
+    /// Metadata of calls beside the request.
     pub(crate) metadata: Option<Metadata>,
     /// Makes the observer of the bytes of a connection.
     pub(crate) watches: Option<Watches>,
@@ -94,7 +95,8 @@ impl Shared {
         *self.timeouts.write() = timeouts;
     }
 
-    /// A plugin gets no more events from now on; the first reason stands. The task that watches the plugin ends the rest.
+    /// A plugin gets no further events from now on; the first reason is kept. The task that watches
+    /// the plugin ends the rest.
     pub(crate) fn close(&self, session: &Arc<Session>, reason: Closing) {
         // Marked first: `shadow` looks for the mark after it has added the session.
         let first = session.is_to_close(&reason);
@@ -118,7 +120,8 @@ impl Shared {
         self.close(session, reason);
     }
 
-    /// A newer instance is called instead of this one, until either is closed. The oldest beyond the bound is closed.
+    /// A newer instance is called instead of this one, until either is closed. The oldest beyond
+    /// the bound is closed.
     pub(crate) fn shadow(&self, session: Arc<Session>) {
         session.set_shadowed(true);
         if let Some(oldest) = self.seats.add_shadow(&session) {

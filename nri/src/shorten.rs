@@ -12,7 +12,8 @@ use prost::Message;
 use proto_nri::{Container, PodSandbox};
 use serde::{Deserialize, Serialize};
 
-/// What a plugin was not sent of a pod or container, because the message would have been too long.
+/// The fields of a pod or container that were not sent to a plugin, because the message would have
+/// been too long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", from = "String")]
 pub struct LeftOut {

@@ -40,7 +40,7 @@ impl FailedUpdate {
     }
 }
 
-/// Who requests updates, and by what.
+/// The requester of updates, and the call.
 #[derive(Debug, Clone, Default)]
 pub struct Requester {
     /// `Synchronize`, `UpdateContainers`, or the event whose answers have the updates.
@@ -104,9 +104,9 @@ pub trait Source: Send + Sync + 'static {
     /// call it.
     fn snapshot(&self) -> Snapshot;
 
-    /// Applies updates at once, whatever state the containers' pods are in, and returns those that
-    /// could not be applied, and why. Wait neither for a pod's operation nor for the [`Turn`](crate::Turn): either may be
-    /// waiting for the plugin that asks.
+    /// Applies updates at once, in any state of the containers' pods, and returns the failed ones
+    /// with their reasons. Do not wait for a pod's operation or for the [`Turn`](crate::Turn):
+    /// either may be waiting for the requesting plugin.
     fn update(
         &self,
         by: &Requester,

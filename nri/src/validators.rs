@@ -124,7 +124,7 @@ async fn ask_validator(
     let session = slot.active();
     let (outcome, reply) = match (&session, &mut lane) {
         (_, None) if passed_by => (Outcome::Joining, None),
-        // The operation's own time is over.
+        // The operation's own timeout has expired.
         (_, None) => (Outcome::Cancelled, None),
         (Some(session), _) if session.overdue.since().is_some() => (Outcome::Skipped, None),
         (Some(session), Some(lane)) => {

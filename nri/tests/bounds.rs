@@ -1,5 +1,5 @@
-//! What plugins that connect may use up: descriptors, places of other plugins, and the time of whoever applies updates. A
-//! binary of its own: it lowers the limit of open files.
+//! Limits for connecting plugins: file descriptors, places of other plugins, and the time of
+//! updates. A separate binary, because it lowers the limit of open files.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -21,11 +21,11 @@ use nri::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::UnixStream;
 
-/// Limit of open files, and what follows from it for connections that have registered.
+/// The limit of open files, and the resulting limit of registered connections.
 const FILES: u64 = 512;
 const PLACES: usize = 64;
 
-/// Runs one test at a time, each with a runtime of its own: they count descriptors and tasks.
+/// Runs one test at a time, each with its own runtime: the tests count descriptors and tasks.
 fn alone(test: impl Future<Output = ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +75,7 @@ fn plugins_that_register_without_end_leave_descriptors_and_a_place_for_one_with_
         };
         assert_eq!(stubs.len(), PLACES, "{refused}");
         assert!(refused.contains("64 plugins are connected"), "{refused}");
-        // A plugin's own end is among them here.
+        // The count includes the plugin's end of each connection.
         let limit = usize::try_from(FILES).unwrap();
         assert!(open_files() < limit / 2, "{}", open_files());
         stubs.push(join(&place, "10-named").await.unwrap());
@@ -161,7 +161,7 @@ fn two_thousand_connections_of_a_process_are_taken_at_a_bounded_rate_and_leave_n
                     }
                 };
                 until_active(&nri, "10-good").await;
-                // The socket's queue is in order: all have been accepted.
+                // The socket's queue is in order: all earlier connections were accepted.
                 let earned = usize::try_from(begun.elapsed().as_millis() / 5).unwrap();
                 assert!(taken <= 1001 + earned, "{taken} in {:?}", begun.elapsed());
             }
@@ -169,7 +169,7 @@ fn two_thousand_connections_of_a_process_are_taken_at_a_bounded_rate_and_leave_n
     });
 }
 
-/// A runtime that notes who asks, and how many at once.
+/// A runtime that records the requesters, and the number of concurrent updates.
 #[derive(Default)]
 struct Counting {
     now: AtomicUsize,
@@ -275,7 +275,7 @@ fn a_flood_of_updates_is_delayed_not_refused_and_delays_no_other_plugin() {
         for call in calls {
             assert!(call.await.unwrap().unwrap().is_empty());
         }
-        // 500 at once, then 100 in a second.
+        // A burst of 500, then 100 per second.
         assert!(begun.elapsed() >= Duration::from_secs(1));
         assert_eq!(runtime.done.lock().unwrap().len(), 601);
         assert!(

@@ -1,4 +1,4 @@
-//! What the operator demands of plugins, required or must-run, and what plugins ask for of their own accord.
+//! Required and must-run plugins, and requests of plugins on their own initiative.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -46,7 +46,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
     nri.create_container(&turn, pod("p"), container("c", "p"))
         .await
         .unwrap_err();
-    // Everything else goes on, teardown above all.
+    // All other events proceed, teardown in particular.
     nri.start_container(pod("p"), container("c", "p"))
         .await
         .unwrap();
@@ -60,7 +60,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
         .await
         .unwrap();
     drop(turn);
-    // Once it is there, all is well.
+    // With the plugin connected, the creation succeeds.
     let _stub = plugin(&place, "10-must", Record::default().handlers())
         .register()
         .await
@@ -86,7 +86,7 @@ async fn a_required_plugin_that_gets_nothing_that_needs_it_is_refused_and_the_re
     .await;
     let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
     assert!(refused.to_string().contains("10-must"), "{refused}");
-    // One of them is enough.
+    // One of them is sufficient.
     let validator = Handlers::new().validate_container_adjustment(|_| async { Ok(()) });
     let _stub = plugin(&place, "10-must", validator).register().await;
     until_active(&nri, "10-must").await;
@@ -104,7 +104,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
         .unwrap();
     until_active(&nri, "10-keeps").await;
     drop(stub);
-    until("it is gone", || nri.plugins()[0].kind.is_none()).await;
+    until("it has ended", || nri.plugins()[0].kind.is_none()).await;
     let turn = nri.turn(Event::StopContainer).await;
     nri.post_start_container(pod("p"), container("c", "p"))
         .await;
@@ -168,7 +168,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
     until_active(&nri, "20-keeps").await;
     hold.add_permits(1);
     removal.await.unwrap();
-    until("it is told", || {
+    until("the event arrives", || {
         record.lines() == ["Synchronize", "RemovePodSandbox p"]
     })
     .await;
@@ -231,7 +231,8 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
     let handlers = Handlers::new().create_container(move |_, c| {
         let runtime = slot.lock().unwrap().clone().unwrap();
         async move {
-            // Another container is updated at once; the one being created is refused.
+            // An update of another container succeeds; one of the container being created is
+            // refused.
             let failed = runtime
                 .update_containers(vec![update("other"), update(&c.id)], vec![])
                 .await?;
@@ -262,7 +263,7 @@ async fn five_hundred_updates_at_once_all_arrive() {
         .register()
         .await
         .unwrap();
-    // From the very start: those that come too early are refused, and asked again.
+    // Requests from the start on: early ones are refused and repeated.
     let calls: Vec<_> = (0..500)
         .map(|n| {
             let runtime = stub.runtime();

@@ -1,8 +1,7 @@
-//! What a plugin asks to become of its failures (`failure_policy`): each of Go's forms × each way to
-//! fail × some events, on our runtime side and on Go's, with one and the same Go plugin. And what the
-//! operator's settings make of it.
+//! A plugin's own `failure_policy`: each of Go's forms × each failure × some events, on our runtime
+//! side and on Go's, with the same Go plugin. Also its combination with the operator's settings.
 //!
-//! Needs Go on the PATH, as `interop.rs` does.
+//! Requires Go on the PATH, as `interop.rs` does.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -21,24 +20,24 @@ use nri::{
     stub::Stub,
 };
 
-/// How long plugins have: who hangs uses it up, a hundred times; all else ends by itself.
+/// The plugins' timeout. It is short for a hanging plugin, which uses it up a hundred times.
 fn limit(misdeed: &str) -> Duration {
     let seconds = if misdeed == "hang" { 2 } else { 10 };
     Duration::from_secs(seconds) * common::patience()
 }
 
-/// How Go's stub says it: not at all, and in all four forms of its `FailurePolicy`.
+/// The values of Go's stub: no policy, and all four forms of its `FailurePolicy`.
 const POLICIES: [&str; 5] = ["none", "-", "f", "k", "fk"];
 const MISDEEDS: [&str; 4] = ["error", "hang", "exit", "garbage"];
 
-/// What came of one failure.
+/// The result of one failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Came {
-    /// The request's error; empty where it went well.
+    /// The request's error; empty on success.
     error: String,
-    /// The plugin after it was told.
+    /// The later plugin got the event.
     later_told: bool,
-    /// The plugin that failed got the next event.
+    /// The failed plugin got the next event.
     kept: bool,
 }
 
@@ -49,7 +48,8 @@ enum Side {
 }
 
 impl Side {
-    /// Sends one event; gives its error. A teardown's and a notification's is told in the end.
+    /// Sends one event; returns its error. An error of a teardown or a notification is in its
+    /// result.
     async fn send(&mut self, event: &str, id: &str) -> String {
         match self {
             Self::Go(go) => {
@@ -77,7 +77,7 @@ impl Side {
     }
 }
 
-/// Has `10-failing` fail the event in this way, with a plugin after it, on one of the two sides.
+/// Makes `10-failing` fail the event in this way, with a plugin after it, on one of the two sides.
 async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Came> {
     let place = Place::new();
     let mut side = if ours {
@@ -123,9 +123,9 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
     assert_eq!(side.send(event, "good").await, "", "what follows goes well");
     let good = format!("{event} good");
     if event != "ValidateContainerAdjustment" {
-        assert!(told("good"), "the plugin after it is told of what follows");
+        assert!(told("good"), "the plugin after it gets the next event");
     }
-    // Its line may still be on its way where it was told; where it was not, there is none to come.
+    // If the plugin was kept, its line may arrive late; otherwise no line arrives.
     let kept = matches!(misdeed, "error") || (misdeed == "hang" && policy.contains('k'));
     if kept {
         failing.says(&good).await;
@@ -138,8 +138,8 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
     })
 }
 
-/// Each policy × each misdeed at one event, on both sides: the cell's name, what came on Go's side, on
-/// ours. Empty where Go is left out.
+/// Runs each policy × each misdeed at one event, on both sides. Returns the cell's name, the result
+/// on Go's side, and on ours. Empty if Go is skipped.
 async fn cells(event: &'static str) -> Vec<(&'static str, &'static str, Came, Came)> {
     let mut cells = Vec::new();
     for policy in POLICIES {
@@ -157,7 +157,7 @@ async fn cells(event: &'static str) -> Vec<(&'static str, &'static str, Came, Ca
     cells
 }
 
-/// What is to come of it at a setup event.
+/// Returns the expected result at a setup event.
 fn expected(policy: &str, misdeed: &str) -> (bool, bool, bool) {
     let own = misdeed == "error";
     let fails = own || policy.contains('f');
@@ -202,8 +202,8 @@ async fn a_validator_that_fails_rejects_and_is_kept_or_dropped_as_on_the_go_runt
     }
 }
 
-/// Where we differ from Go on purpose: nobody misses a teardown or a notification because another
-/// failed at it, and a plugin's own error there is only logged.
+/// An intended difference from Go: every plugin gets a teardown or a notification, even if another
+/// one failed it, and a plugin's own error there is only logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_teardown_a_failure_is_the_result_in_the_end_and_everyone_is_told() {
     for event in ["StopPodSandbox", "PostCreateContainer"] {
@@ -273,7 +273,7 @@ async fn our_stub_tells_the_go_runtime_its_policy() {
             "{error}"
         );
         assert_eq!(side.send("RunPodSandbox", "good").await, "");
-        // Who is kept hears nothing; of its end a plugin hears when it comes.
+        // A kept plugin gets no notice; a closed one notices the end of its connection.
         let patience = Duration::from_millis(if policy.keep_connected { 500 } else { 20_000 });
         let ended = tokio::time::timeout(patience, stub.wait()).await;
         assert_eq!(ended.is_err(), policy.keep_connected, "{ended:?}");
@@ -282,7 +282,7 @@ async fn our_stub_tells_the_go_runtime_its_policy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
-    // What the operator says, what the plugin says, and what comes of it: fails, kept.
+    // The operator's setting, the plugin's policy, and the result: fails, kept.
     let says = |fail, late| (fail, late);
     for (operator, policy, fails, kept) in [
         (says(None, None), wish(true, true), true, true),
@@ -322,8 +322,8 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
     }
 }
 
-/// A plugin that wants its failures to fail requests fails none once it has gone: that is what
-/// `required` is for.
+/// A plugin with `fail_request` fails no request after it has ended; `required` serves that
+/// purpose.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_has_gone_fails_no_request() {
     let place = Place::new();
@@ -336,6 +336,6 @@ async fn a_plugin_that_has_gone_fails_no_request() {
     let again = connect(&place, hangs(wish(true, false))).await;
     until_active(&nri, "10-go").await;
     drop(again);
-    until("it has gone", || common::there(&nri).is_empty()).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
     nri.run_pod_sandbox(pod("bad")).await.unwrap();
 }

@@ -1,5 +1,4 @@
-//! What becomes of a request when a plugin fails it: required validators that are not there, late
-//! or lost.
+//! Requests that a plugin fails: required validators that are absent, late or lost.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -17,12 +16,12 @@ use nri::{
     stub::{Stub, StubBuilder},
 };
 
-/// The plugin that is to judge each container.
+/// The validator of each container.
 const JUDGE: &str = "10-judge";
 
 type Settings = BTreeMap<nri::PluginId, PluginSettings>;
 
-/// The operator wants no container without the judge's verdict.
+/// The operator requires the validator's verdict for every container.
 fn required(change: impl FnOnce(&mut PluginSettings)) -> Settings {
     let mut settings = PluginSettings::default();
     settings.policy.required = true;
@@ -59,7 +58,7 @@ fn is_gone(nri: &Adaptation, id: &str) -> bool {
 #[tokio::test]
 async fn a_required_validator_that_is_not_there_rejects_every_container() {
     let place = Place::new();
-    // It is told of nothing but what it is to judge, and so is missed nowhere else.
+    // It subscribes to the validation only, so no other event requires it.
     let only_judges =
         required(|s| s.policy.events = "ValidateContainerAdjustment".parse().unwrap());
     let nri = place.builder().plugins(only_judges).start().await.unwrap();
@@ -73,7 +72,7 @@ async fn a_required_validator_that_is_not_there_rejects_every_container() {
     until_active(&nri, JUDGE).await;
     assert_eq!(create(&nri).await, Ok(()));
     drop(judge);
-    until("it is gone", || is_gone(&nri, JUDGE)).await;
+    until("it has ended", || is_gone(&nri, JUDGE)).await;
     assert!(create(&nri).await.unwrap_err().contains("10-judge"));
 }
 
@@ -98,7 +97,7 @@ async fn a_pod_that_may_do_without_required_plugins_does_without_their_verdict()
         .unwrap();
 }
 
-/// Another plugin makes the judge leave after the judge was visited and before it is asked.
+/// Another plugin ends the validator after it handled the creation and before its validation.
 async fn lost_before_its_verdict(settings: Settings) -> Result<(), String> {
     let place = Place::new();
     let nri = place.builder().plugins(settings).start().await.unwrap();
@@ -113,7 +112,7 @@ async fn lost_before_its_verdict(settings: Settings) -> Result<(), String> {
         async move {
             drop(seated.lock().unwrap().take());
             let nri = watched.get().unwrap();
-            until("the judge is gone", || is_gone(nri, JUDGE)).await;
+            until("the validator has ended", || is_gone(nri, JUDGE)).await;
             Ok((None, Vec::new()))
         }
     });
@@ -126,11 +125,12 @@ async fn lost_before_its_verdict(settings: Settings) -> Result<(), String> {
 async fn a_required_validator_that_is_lost_before_its_verdict_rejects() {
     let refused = lost_before_its_verdict(required(|_| ())).await.unwrap_err();
     assert!(refused.contains("10-judge"), "{refused}");
-    // Of others, those that are there are asked.
+    // If it is not required, only the connected validators are called.
     assert_eq!(lost_before_its_verdict(Settings::new()).await, Ok(()));
 }
 
-/// A container is created while the judge is being synchronised, which it does as it is told.
+/// Creates a container while the validator is being synchronised; `joins` decides whether that
+/// succeeds.
 async fn while_the_judge_joins(settings: Settings, joins: bool) -> Result<(), String> {
     let place = Place::new();
     let builder = place.builder().plugins(settings);
@@ -171,7 +171,7 @@ async fn a_validator_that_is_being_synchronised_is_waited_for() {
             "{refused}"
         );
     }
-    // One that never gets there is absent: that matters where it is required.
+    // A validator that fails to join is absent, which matters only if it is required.
     assert_eq!(while_the_judge_joins(Settings::new(), false).await, Ok(()));
     let refused = while_the_judge_joins(required(|_| ()), false)
         .await
@@ -179,7 +179,7 @@ async fn a_validator_that_is_being_synchronised_is_waited_for() {
     assert!(refused.contains("10-judge"), "{refused}");
 }
 
-/// A plugin that writes down when it begins and ends RunPodSandbox, and needs this long for it.
+/// A plugin that records begin and end of RunPodSandbox, and takes this time for it.
 fn slow(time: Duration, record: &common::Record) -> Handlers {
     let record = record.clone();
     Handlers::new().run_pod_sandbox(move |pod| {
@@ -204,7 +204,7 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
         .unwrap();
     let record = common::Record::default();
     let mut stubs = Vec::new();
-    // Two of them need more than all have together.
+    // Two of them take longer together than the operation's timeout.
     for (id, needs) in [("10-a", 4_000), ("20-b", 4_000), ("30-c", 0)] {
         let slow = slow(Duration::from_millis(needs), &record);
         stubs.push(stub(&place, id, slow).start().await.unwrap());
@@ -216,7 +216,8 @@ async fn an_operation_has_its_own_time_and_no_plugin_is_blamed_when_it_is_over()
         text,
         "RunPodSandbox was cancelled while plugin 20-b handled it"
     );
-    // Each by itself is quick enough, and all of them are still there; a teardown takes its time.
+    // Each alone is within its timeout, so all stay connected. The operation's timeout does not
+    // apply to a teardown.
     assert_eq!(common::there(&nri).len(), 3);
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(common::there(&nri).len(), 3);
@@ -237,7 +238,7 @@ async fn a_plugin_whose_caller_gave_up_gets_no_second_event_meanwhile() {
     let begun = Instant::now();
     nri.run_pod_sandbox(pod("q")).await.unwrap();
     assert_eq!(record.lines(), ["begins p", "ends p", "begins q", "ends q"]);
-    // It had its next one when it had answered, not when its time was over.
+    // It got its next event after its answer, not after its timeout.
     assert!(begun.elapsed() < limit / 2, "{:?}", begun.elapsed());
 }
 
@@ -264,7 +265,7 @@ async fn a_plugin_that_never_answers_who_gave_up_is_closed_when_its_time_is_over
         event,
         nri::PluginEvent::Closed { reason } if reason.starts_with("request-timeout")
     )));
-    // Its side of ttrpc watches the same time, and may be first by a little.
+    // The plugin's side of ttrpc has the same timeout, and may be slightly earlier.
     assert!(begun.elapsed() > limit * common::patience() * 9 / 10);
 }
 
@@ -280,7 +281,10 @@ async fn a_plugin_is_told_why_it_is_disconnected_and_when_it_comes_back() {
     let running = tokio::spawn(plugin.run());
     until_active(&nri, "10-back").await;
     nri.shutdown("enough").await;
-    until("it is told", || !told.lock().unwrap().is_empty()).await;
+    until("the disconnect is reported", || {
+        !told.lock().unwrap().is_empty()
+    })
+    .await;
     running.abort();
     let (why, again) = told.lock().unwrap()[0].clone();
     assert!(

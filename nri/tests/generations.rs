@@ -1,6 +1,6 @@
-//! Plugins on each generation of the Go stub: v0.2 (handlers without a context), v0.6 (with), v0.11
-//! (with pod updates), all three told of plain events by `StateChange`; the newest by one call per
-//! event. `tests/go/*.mod` pins them.
+//! Plugins on each generation of the Go stub: v0.2 (handlers without a context), v0.6 (with a
+//! context) and v0.11 (with pod updates), which get plain events as `StateChange`; the newest, with
+//! one call per event. `tests/go/*.mod` pins the versions.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{
 };
 use nri::{Adaptation, PluginEvent, Snapshot, proto::*};
 
-/// What a life looks like to a plugin, and whether the event has a `StateChange` (NRI-330).
+/// The events of a complete life, and whether each has a `StateChange` (NRI-330).
 const LIFE: [(&str, Option<Event>); 14] = [
     ("RunPodSandbox p", Some(Event::RunPodSandbox)),
     ("UpdatePodSandbox p", None),
@@ -34,9 +34,9 @@ const LIFE: [(&str, Option<Event>); 14] = [
 
 struct Generation {
     program: &'static str,
-    /// It takes plain events as `StateChange` only.
+    /// It gets plain events only as `StateChange`.
     old: bool,
-    /// It knows no updates of pods.
+    /// It does not know updates of pods.
     without_pod_updates: bool,
 }
 
@@ -70,7 +70,8 @@ impl Generation {
     }
 }
 
-/// Leads a pod and a container through all thirteen events, and has a second container vetoed.
+/// Sends all thirteen events of a pod and a container, and the creation of a second container,
+/// which is vetoed.
 async fn live(nri: &Adaptation) {
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let none = LinuxResources::default;
@@ -103,7 +104,7 @@ async fn live(nri: &Adaptation) {
     nri.remove_pod_sandbox(p()).await;
 }
 
-/// The lines of two lives, once all have arrived.
+/// Waits for the lines of two lives and returns them.
 async fn two_lives(go: &Program) -> Vec<String> {
     go.says_times("RemovePodSandbox p", 2).await;
     go.lines()
@@ -129,7 +130,8 @@ async fn each_generation_of_the_go_stub_is_told_of_each_event_once_in_its_own_wa
         expected.extend([&life[..], &life].concat().iter().map(|(line, _)| line));
         assert_eq!(two_lives(&go).await, expected, "{program}");
         assert_eq!(nri.plugins()[0].old_style, generation.old, "{program}");
-        // Over two lives, one notice for each event that went as StateChange, and none for others.
+        // In two lives: one notice for each event that was sent as StateChange, and none for
+        // others.
         let mut noticed = BTreeMap::new();
         for (_, event) in place.seen.plugins.lock().unwrap().iter() {
             if let PluginEvent::Deprecated { event } = event {
@@ -144,7 +146,7 @@ async fn each_generation_of_the_go_stub_is_told_of_each_event_once_in_its_own_wa
         };
         assert_eq!(noticed, expected, "{program}");
         drop(go);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     }
 }
 
@@ -187,7 +189,7 @@ async fn stubs_from_before_split_lists_take_short_ones_and_are_closed_at_long_on
         } else {
             let refused = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("cannot take the list in parts"));
             until(program, || place.seen.saw("10-go", refused)).await;
-            until("it is gone", || common::there(&nri).is_empty()).await;
+            until("it has ended", || common::there(&nri).is_empty()).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Both ways against the Go module `github.com/containerd/nri`: Go plugins on our runtime side, our
-//! plugins on the Go runtime side. `tests/go` has the programs; `go.mod` names the newest release.
-//! Plugins on older ones: `generations.rs`.
+//! Both directions with the Go module `github.com/containerd/nri`: Go plugins on our runtime side,
+//! our plugins on the Go runtime side. `tests/go` has the programs; `go.mod` pins the newest
+//! release. `generations.rs` tests plugins on older releases.
 //!
-//! Needs Go on the PATH. Where there is none, say so: `NRI_WITHOUT_GO=1` leaves these tests out.
+//! Requires Go on the PATH. `NRI_WITHOUT_GO=1` skips these tests.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -36,7 +36,7 @@ fn padded(id: &str, bytes: usize) -> Container {
     }
 }
 
-/// Bodies around every edge of the framing (15.5).
+/// Body sizes around every limit of the framing (15.5).
 const BODIES: [usize; 9] = [10, 3000, 4000, 4080, 4086, 4090, 5000, 100_000, 4_000_000];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,11 +65,12 @@ async fn bodies_of_all_sizes_cross_to_a_go_plugin_and_back() {
             assert_eq!(annotations.get("pad").map_or(0, String::len), reply);
         }
         drop(_go);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     }
 }
 
-/// One processor is where Go's mux reads all there is before anyone empties its queue (NRI-108).
+/// With one processor, Go's mux reads all available frames before another goroutine empties its
+/// queue (NRI-108).
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_updates_at_once_from_a_go_plugin_all_arrive_and_are_answered() {
     for processors in ["1", "2"] {
@@ -106,8 +107,8 @@ fn containers(count: usize, bytes: usize) -> Vec<Container> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_any_sizes_reach_a_go_plugin_in_parts() {
-    // Hundreds of large pods; then what makes Go's own splitting panic, and what makes it send empty
-    // parts for ever (NRI-323).
+    // Hundreds of large pods; then lists that make Go's own splitting panic, or send empty parts in
+    // an endless loop (NRI-323).
     for (pods, containers, expected) in [
         (
             pods(300, 60_000),
@@ -124,7 +125,7 @@ async fn lists_of_any_sizes_reach_a_go_plugin_in_parts() {
             containers(30, 300_000),
             "Synchronize 1 pods 30 containers 9000000 bytes",
         ),
-        // No message can carry the one of 5 MB: it comes without its longest field.
+        // No message can carry an object of 5 MB: it is sent without its longest field.
         (
             pods(3, 0),
             [containers(1, 5_000_000), containers(2, 100)].concat(),
@@ -148,7 +149,8 @@ async fn a_launched_go_plugin_takes_its_socket_and_is_ended() {
     let place = Place::new();
     let plugins = place.dir.path().join("plugins");
     fs::create_dir(&plugins).unwrap();
-    // Not by us, who start programs at the same time: they would inherit it open for writing.
+    // Copied by `cp`: programs that this process starts meanwhile would inherit the file open for
+    // writing.
     let mut copy = std::process::Command::new("cp");
     let copied = copy.args([programs.join("plugin"), plugins.join("05-launched")]);
     assert!(copied.status().unwrap().success());
@@ -197,7 +199,7 @@ async fn our_plugins_live_on_the_go_runtime() {
         .await
         .unwrap();
     assert_eq!(stub.runtime_info().name, "go-runtime");
-    // Once at its start, for no plugin; then for ours.
+    // Once at its start, without a plugin; then for our plugin.
     go.says_times("synchronized <nil>", 2).await;
     go.tell("life");
     assert_eq!(go.says("life").await, "life <nil>");
@@ -234,7 +236,7 @@ async fn bodies_of_all_sizes_cross_between_the_go_runtime_and_our_plugin() {
         .start()
         .await
         .unwrap();
-    // Once at its start, for no plugin; then for ours.
+    // Once at its start, without a plugin; then for our plugin.
     go.says_times("synchronized <nil>", 2).await;
     for body in BODIES {
         go.tell(&format!("create {body}"));
@@ -257,7 +259,7 @@ async fn five_hundred_updates_at_once_all_reach_the_go_runtime() {
         .start()
         .await
         .unwrap();
-    // Once at its start, for no plugin; then for ours.
+    // Once at its start, without a plugin; then for our plugin.
     go.says_times("synchronized <nil>", 2).await;
     let refused = Arc::new(AtomicUsize::new(0));
     let calls: Vec<_> = (0..500)
@@ -308,7 +310,7 @@ async fn our_plugin_takes_long_lists_from_the_go_runtime_in_parts() {
             .start()
             .await
             .unwrap();
-        // Once at its start, for no plugin; then for ours.
+        // Once at its start, without a plugin; then for our plugin.
         go.says_times("synchronized <nil>", 2).await;
         assert_eq!(*listed.lock().unwrap(), (pods, pods, pods * pad));
     }
@@ -328,13 +330,13 @@ async fn a_plugin_that_asks_for_the_newest_version_gets_what_the_runtime_knows()
             .socket(place.socket())
             .protocol(Protocol::Newest)
     };
-    // The Go runtime does not know v1beta1; the same connection goes on with v1alpha1.
+    // The Go runtime does not know v1beta1; the same connection continues with v1alpha1.
     let stub = newest().start().await.unwrap();
     assert_eq!(stub.runtime_info().protocol, Version::V1Alpha1);
     go.says_times("synchronized <nil>", 2).await;
     drop((stub, go));
     let ours = place.builder().start().await;
-    // A killed runtime leaves a dead socket, which is no obstacle.
+    // A killed runtime leaves a socket without a listener, which does not prevent the next start.
     let nri = ours.unwrap();
     let stub = newest().start().await.unwrap();
     assert_eq!(stub.runtime_info().protocol, Version::V1Beta1);

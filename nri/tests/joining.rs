@@ -1,5 +1,6 @@
-//! Plugins that connect while things happen: the cut, the waiting, the list in parts, replacement,
-//! required and must-run plugins, and what plugins ask for of their own accord.
+//! Plugins that connect during operations: the cut between list and events, waiting, lists in
+//! parts, replacement, required and must-run plugins, and requests of plugins on their own
+//! initiative.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -31,7 +32,7 @@ impl Gate {
         }
     }
 
-    /// Adds a Synchronize that writes the list down, then waits.
+    /// Adds a Synchronize handler that records the list, then waits.
     fn on(&self, record: &Record, handlers: Handlers) -> Handlers {
         let (entered, release, record) =
             (self.entered.clone(), self.release.clone(), record.clone());
@@ -69,7 +70,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     let stub = tokio::spawn(async move { builder.register().await.unwrap() });
     gate.entered().await;
 
-    // What needs no answer does not wait; what does, waits until the plugin is in.
+    // Events without an answer do not wait. Others wait until the plugin is active.
     let told = nri.stop_pod_sandbox(pod("old")).await;
     assert_eq!(told.deliveries[0].outcome, Outcome::Joining);
     let create = {
@@ -81,7 +82,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
                 .unwrap()
         })
     };
-    // It has the turn, so it was dispatched; what does not wait would have given it back already.
+    // A pending turn means that the creation was dispatched and waits for the plugin.
     until("the creation waits in its turn", || {
         let turn = std::pin::pin!(nri.turn(Event::CreateContainer));
         let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
@@ -93,7 +94,7 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     gate.open();
     let created = create.await.unwrap();
     assert_eq!(created.deliveries[0].outcome, Outcome::Answered);
-    until("all is told", || record.lines().len() == 3).await;
+    until("all events have arrived", || record.lines().len() == 3).await;
     assert_eq!(
         record.lines(),
         ["Synchronize", "StopPodSandbox old", "CreateContainer p c"]
@@ -129,7 +130,7 @@ async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_
 async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
-    // 50 holds the hook; meanwhile 10 joins, whose place in the order is past.
+    // 50 blocks the event; meanwhile 10 joins, whose place in the order has passed.
     let hold = Arc::new(tokio::sync::Semaphore::new(0));
     let held = hold.clone();
     let (entered, in_it) = tokio::sync::oneshot::channel();
@@ -177,7 +178,7 @@ async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     };
     let nri = place.builder().start().await.unwrap();
     nri.remove_container(pod("p"), container("c", "p")).await;
-    // The runtime still has it, for a moment.
+    // The runtime still has the container for a moment.
     let record = Record::default();
     let _stub = plugin(&place, "10-a", record.handlers())
         .register()
@@ -205,7 +206,7 @@ async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
         .unwrap();
     until("10-a waits", || configured("10-a")).await;
     drop(block);
-    // By the time that another one came as far as this one was, this one would be through.
+    // When 20-b has reached the same step, 10-a would be active if it did not wait.
     let _b = plugin(&place, "20-b", record.handlers())
         .register()
         .await
@@ -249,7 +250,7 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
         });
     let _stub = plugin(&place, "10-a", handlers).register().await.unwrap();
     until_active(&nri, "10-a").await;
-    // One call of the handler; what fits no message lacks its longest field.
+    // One call of the handler; an object that does not fit in a message lacks its longest field.
     let left_out = vec!["pod huge: annotations".to_owned()];
     assert_eq!(*listed.lock().unwrap(), [((31, 1), left_out)]);
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
@@ -268,7 +269,7 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
     let old_stub = connect(&old).await;
     until_active(&nri, "10-a").await;
 
-    // Events all the time, while the instance changes.
+    // Events are sent continuously while the instance is replaced.
     let stop = Arc::new(AtomicUsize::new(0));
     let events = {
         let (nri, stop) = (nri.clone(), stop.clone());
@@ -324,9 +325,9 @@ async fn a_plugin_that_reconnects_is_synchronised_again() {
     until_active(&nri, "10-a").await;
     nri.shutdown("restart").await;
     drop(nri);
-    until("the socket is gone", || !place.socket().exists()).await;
+    until("the socket is removed", || !place.socket().exists()).await;
     let nri = place.builder().start().await.unwrap();
-    // It was told that the runtime stops, so it takes its time.
+    // The runtime announced its stop, so the plugin pauses before it reconnects.
     let deadline = Instant::now() + Duration::from_secs(60);
     while record.lines().len() < 2 {
         assert!(Instant::now() < deadline, "it has not come back");
@@ -350,7 +351,7 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
         until_active(&nri, id).await;
         nri.run_pod_sandbox(pod("p")).await.unwrap();
         drop(stub);
-        until("it is gone", || common::there(&nri).is_empty()).await;
+        until("it has ended", || common::there(&nri).is_empty()).await;
     };
     come_and_go("10-first").await;
     until("its tasks end", || metrics.num_alive_tasks() <= 2).await;
@@ -359,13 +360,13 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
         come_and_go(&format!("10-p{n}")).await;
     }
     until("their tasks end", || metrics.num_alive_tasks() <= tasks).await;
-    // Other tests of this process open descriptors too; a leak would be a hundred.
+    // Other tests in this process open descriptors, too; a leak would be a hundred.
     until("their descriptors are closed", || descriptors() < open + 50).await;
 }
 
-/// Creates containers in parallel while plugins join; each container must be in a plugin's list or
-/// its CreateContainer event must have gone to it, and its RemoveContainer must come exactly if it
-/// was learnt.
+/// Creates containers in parallel while plugins join. A plugin must learn each container either
+/// from its list or from CreateContainer, and must get RemoveContainer exactly if it learned the
+/// container.
 async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
@@ -385,7 +386,7 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
     for (n, delay) in joins.into_iter().enumerate() {
         tokio::time::sleep(Duration::from_micros(delay)).await;
         let record = Record::default();
-        // Before and after each other in the order.
+        // Indexes before and after each other in the order.
         let id = format!("{}-p", 90 - n * 10);
         let stub = plugin(&place, &id, record.handlers())
             .register()
@@ -421,7 +422,7 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
 }
 
 async fn create(nri: &Adaptation, runtime: &common::Runtime, id: &str) {
-    // Into the list first, then the hook: the library leaves it out until the hook is done.
+    // Added to the list before the event: the library omits it until the event has ended.
     runtime
         .all
         .lock()

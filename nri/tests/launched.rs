@@ -1,7 +1,7 @@
-//! Launched plugins: what they are given, which files are taken, how they end, and their return.
+//! Launched plugins: their environment, the accepted files, their end, and their restart.
 //!
-//! The test program is its own plugin: started with `NRI_PLUGIN_SOCKET` it serves instead of testing,
-//! and behaves as the name it was given says. Hence no test harness of Rust's own.
+//! The test program is also the plugin: started with `NRI_PLUGIN_SOCKET`, it serves instead of
+//! testing, and its name selects its behaviour. Therefore it does not use Rust's test harness.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What this program does as a plugin.
+/// The behaviour of this program as a plugin.
 async fn plugin() -> ExitCode {
     let name = env::var("NRI_PLUGIN_NAME").unwrap();
     match name.as_str() {
@@ -101,14 +101,14 @@ async fn plugin() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A handler that does nothing, from a signal stream that nobody reads.
+/// Installs a handler without effect: its signal stream is never read.
 fn ignore_sigterm() {
     let kind = tokio::signal::unix::SignalKind::terminate();
     std::mem::forget(tokio::signal::unix::signal(kind).unwrap());
 }
 
-/// What the plugin finds around itself. Runs before the stub's descriptor can be told from others,
-/// so it looks at what the kernel says.
+/// Returns the environment of the plugin. Runs after the stub has opened its descriptor, so that
+/// the kernel's list of descriptors is read.
 fn facts(config: &str) -> BTreeMap<String, String> {
     let variables: Vec<_> = env::vars().map(|(k, v)| format!("{k}={v}")).collect();
     let stdio: Vec<_> = (0..3)
@@ -195,7 +195,7 @@ async fn its_configuration_is_the_file_with_its_index_or_else_with_its_name() {
         assert_eq!(created(&nri).await["config"], text);
         nri.shutdown("next").await;
         drop(nri);
-        until("the socket is gone", || !place.socket().exists()).await;
+        until("the socket is removed", || !place.socket().exists()).await;
     }
 }
 
@@ -239,7 +239,7 @@ async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {
     fs::write(dir.join("13-mode"), "no").unwrap();
     fs::create_dir(dir.join("10-dir")).unwrap();
     fs::set_permissions(dir.join("06-writable"), fs::Permissions::from_mode(0o777)).unwrap();
-    // Not even one that links to nothing, or that cannot be executed, keeps others out.
+    // A dangling link, or a file that cannot be executed, does not affect other plugins.
     std::os::unix::fs::symlink("nowhere", dir.join("11-dangling")).unwrap();
     fs::write(dir.join("12-garbage"), "\u{7f}garbage").unwrap();
     fs::set_permissions(dir.join("12-garbage"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -341,7 +341,7 @@ async fn one_that_dies_is_started_again_if_it_is_to_be() {
     let nri = place.builder().plugins(settings).start().await.unwrap();
     assert_eq!(ids(&nri), ["01-a", "02-b"]);
     let before = common::there(&nri)[1].pid;
-    // Each dies at the event; the connection it leaves behind is no veto.
+    // Each plugin dies at the event; its closed connection is not a veto.
     nri.run_pod_sandbox(pod("die")).await.unwrap();
     until_active(&nri, "02-b").await;
     assert_eq!(ids(&nri), ["02-b"]);

@@ -1,4 +1,5 @@
-//! Two instances of one plugin, as in the rollout of a DaemonSet: the newer is called, the older is in its shadow.
+//! Two instances of one plugin, as in the rollout of a DaemonSet: the newer is called, the older is
+//! kept as a shadow.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -25,7 +26,7 @@ fn plugin(place: &Place, handlers: Handlers) -> StubBuilder {
     builder.socket(place.socket())
 }
 
-/// The states of all that is there, and who it is.
+/// Returns the states of the present plugins.
 fn states(nri: &Adaptation) -> Vec<PluginState> {
     common::there(nri).iter().map(|p| p.state).collect()
 }
@@ -44,7 +45,7 @@ fn registered(place: &Place) -> usize {
     all.iter().filter(|(_, event)| is(event)).count()
 }
 
-/// Lives of containers, one after the other, until it is told to stop. Every creation must succeed.
+/// Runs lives of containers, one after the other, until it is stopped. Every creation must succeed.
 async fn client(nri: Adaptation, number: usize, stop: Arc<AtomicBool>, made: Arc<AtomicUsize>) {
     for n in 0.. {
         if stop.load(Ordering::SeqCst) {
@@ -106,7 +107,7 @@ async fn two_go_instances_change_places_under_eight_clients_and_each_event_goes_
     );
     more(100).await;
     old.kill();
-    until("the older has gone", || {
+    until("the older one has ended", || {
         states(&nri) == [PluginState::Active]
     })
     .await;
@@ -130,7 +131,7 @@ async fn two_go_instances_change_places_under_eight_clients_and_each_event_goes_
     let told = told();
     assert_eq!(told.len(), 6 * made, "six events each, and none is missing");
     let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
-    assert!(twice.is_empty(), "told twice: {twice:?}");
+    assert!(twice.is_empty(), "sent twice: {twice:?}");
     for instance in [&old, &new] {
         let lines = instance.lines();
         assert!(lines.iter().filter(|l| l.starts_with("Create")).count() >= 50);
@@ -142,7 +143,7 @@ async fn two_go_instances_change_places_under_eight_clients_and_each_event_goes_
             1
         );
     }
-    assert_eq!(registered(&place), 2, "nobody came back");
+    assert_eq!(registered(&place), 2, "no plugin reconnected");
     assert!(place.seen.saw("10-go", |e| *e == PluginEvent::Shadowed));
 }
 
@@ -195,10 +196,10 @@ async fn the_newer_instance_has_the_place_when_the_older_goes_while_it_is_synchr
     });
     let mut slow = plugin(&place, slow);
     let _new_stub = slow.register().await.unwrap();
-    until("it is being told", || asked.load(Ordering::SeqCst)).await;
+    until("it handles the event", || asked.load(Ordering::SeqCst)).await;
     assert_eq!(states(&nri), [PluginState::Active]);
     drop(old_stub);
-    until("the older has gone", || {
+    until("the older one has ended", || {
         place
             .seen
             .saw("10-go", |e| matches!(e, PluginEvent::Closed { .. }))

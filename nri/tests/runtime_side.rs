@@ -1,4 +1,4 @@
-//! What a runtime may set, also while it runs, and what it is told for counts of its own.
+//! A runtime's settings, also those that change while it runs, and the events for its own metrics.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -23,7 +23,7 @@ fn hangs() -> Handlers {
         .stop_pod_sandbox(|_| async { std::future::pending().await })
 }
 
-/// From the next event on; who joins needs more.
+/// Applies from the next event on; joining keeps its own timeout.
 fn limit_requests(nri: &Adaptation, limit: Duration) -> Timeouts {
     let timeouts = Timeouts {
         request: limit,
@@ -52,13 +52,13 @@ async fn time_outs_can_be_changed_while_the_runtime_runs() {
     let told = nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert_eq!(told.deliveries[0].outcome, Outcome::TimedOut);
     assert!(begun.elapsed() < Duration::from_secs(5), "the old one held");
-    // Why it was closed says what it missed, and by how much.
+    // The reason of the close contains the missed event and the delay.
     let missed = |event: &PluginEvent| {
         matches!(event, PluginEvent::Closed { reason }
             if reason.starts_with("request-timeout: ") && reason.ends_with("RunPodSandbox request: timed out (limit 50ms)"))
     };
     until("it is closed", || place.seen.saw("10-p", missed)).await;
-    // The next registration is under the new limit too.
+    // The new limit also applies to the next registration.
     nri.set_timeouts(Timeouts {
         registration: Duration::from_millis(50),
         ..timeouts
@@ -81,7 +81,7 @@ async fn all_parts_of_a_list_together_have_their_own_limit() {
         ..pod(&format!("p{n}"))
     };
     place.runtime.all.lock().unwrap().pods = (0..8).map(big).collect();
-    // Time enough for each part, not for all of them.
+    // The timeout suffices for each part, not for all of them.
     let builder = place.builder().sync_timeout(Duration::from_secs(30));
     let builder = builder.sync_total_timeout(Duration::from_millis(1));
     let nri = builder.start().await.unwrap();
@@ -134,7 +134,7 @@ async fn each_call_carries_the_metadata_that_the_runtime_gives() {
         .start()
         .await
         .unwrap();
-    // Read off the wire: our own stub, as Go's, ignores it.
+    // Read from the connection: our own stub, like Go's, ignores the field.
     let mut trunk = tokio::net::UnixStream::connect(place.socket())
         .await
         .unwrap();
@@ -177,7 +177,7 @@ async fn each_call_carries_the_metadata_that_the_runtime_gives() {
     assert_eq!(text.matches("00-1-2-01").count(), 3);
 }
 
-/// Counts of a runtime of its own.
+/// Metrics of a runtime.
 #[derive(Default)]
 struct Counts {
     calls: Mutex<Vec<(String, Delivery)>>,
@@ -217,7 +217,7 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
             };
             Ok(vec![update])
         });
-    // A plugin from before dedicated calls: two attempts are one call.
+    // A plugin older than dedicated calls: two attempts count as one call.
     let stub = Stub::builder(handlers).index("10").name("p");
     let mut stub = stub.socket(place.socket()).state_change_only();
     let stub = stub.start().await.unwrap();
@@ -226,7 +226,7 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
     let turn = nri.turn(Event::StopContainer).await;
     nri.stop_container(&turn, pod("p"), container("c", "p"))
         .await;
-    // Not subscribed: not called.
+    // Not subscribed, so not called.
     nri.remove_pod_sandbox(pod("p")).await;
     let calls = counts.calls.lock().unwrap().clone();
     let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
@@ -237,8 +237,11 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("t_active_plugins_total 1"), "{text}");
     drop(stub);
-    until("it has gone", || common::there(&nri).is_empty()).await;
-    until("that is told", || *counts.active.lock().unwrap() == [1, 0]).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
+    until("that is reported", || {
+        *counts.active.lock().unwrap() == [1, 0]
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -303,7 +306,10 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
     nri.shutdown("it was told to").await;
     let why = last.wait().await.to_string();
     assert!(why.contains("runtime-stopping: it was told to"), "{why}");
-    until("all four were told", || reasons.lock().unwrap().len() == 4).await;
+    until("all four were reported", || {
+        reasons.lock().unwrap().len() == 4
+    })
+    .await;
     let mut tokens: Vec<_> = reasons
         .lock()
         .unwrap()

@@ -1,5 +1,6 @@
-//! Plugins that fail, hang and come back: each operation ends, nobody waits for another pod's plugin, and no plugin is asked
-//! twice or never. The clock is paused: a second costs nothing.
+//! Plugins that fail, hang and reconnect: each operation ends, none waits for another pod's plugin,
+//! and each plugin gets each event exactly once. The clock is paused, so that seconds take no real
+//! time.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod common;
@@ -29,7 +30,8 @@ fn settings(id: &str, set: impl FnOnce(&mut PluginPolicy)) -> BTreeMap<PluginId,
     BTreeMap::from([(id.parse().unwrap(), settings)])
 }
 
-/// Handlers whose plugin hangs up when it is to, and comes back after a moment; `true` counts how often it was asked.
+/// Runs a plugin that closes its connection in CreateContainer, without an answer, and reconnects
+/// after a moment. `asked` counts the calls.
 async fn comes_back(place: &Place, id: &'static str, asked: Arc<AtomicUsize>) -> ! {
     loop {
         let (hang_up, mut hung_up) = tokio::sync::mpsc::channel(1);
@@ -57,7 +59,7 @@ async fn create(nri: &Adaptation, id: &str) -> Result<(), nri::Refused> {
     created.await.map(drop)
 }
 
-/// How many times the plugin was called for the event.
+/// Returns the number of calls of the plugin for the event.
 fn calls(place: &Place, id: &str, event: Event) -> usize {
     let all = place.seen.deliveries.lock().unwrap();
     let is_call = |d: &&nri::Delivery| {
@@ -166,7 +168,7 @@ async fn no_more_than_eight_plugins_join_behind_the_back_of_one_dispatch() {
     }
 }
 
-/// A must-run plugin, and events of so many pods kept for it.
+/// A must-run plugin with kept events of this number of pods.
 async fn with_kept(place: &Place, set: impl FnOnce(&mut PluginPolicy), pods: usize) -> Adaptation {
     let must_run = settings("10-keeps", |policy| {
         policy.must_run = true;
@@ -334,7 +336,8 @@ async fn a_late_answer_acknowledges() {
 
 #[tokio::test(start_paused = true)]
 async fn a_creation_that_is_answered_after_the_operations_own_time_is_undone_once() {
-    // The answer is there after 5 s. The runtime's own Stop and Remove come while the plugin is at work, or is late.
+    // The answer arrives after 5 s. The runtime's own Stop and Remove arrive while the plugin is
+    // working, or after its timeout.
     for (limit, pause) in [(10, 0), (3, 3)] {
         let place = Place::new();
         let record = Record::default();

@@ -1,6 +1,6 @@
-//! The cgroup module on this machine's own hierarchies, whatever their layout. Needs root.
+//! The cgroup module on this machine's own hierarchies, in any layout. Needs root.
 //!
-//! Every test works below a parent of its own name and removes it, also when it fails.
+//! Every test works below its own parent cgroup and removes it, even if it fails.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A parent cgroup of our own; the processes and directories in it go when it is dropped.
+/// A parent cgroup of the test; its processes and directories are removed when it is dropped.
 struct Parent {
     host: Host,
     path: String,
@@ -44,7 +44,7 @@ impl Drop for Parent {
             group.kill_all(LONG).await?;
             group.remove(LONG).await
         };
-        // On a thread of its own: a runtime cannot be entered from within another.
+        // On a separate thread: a runtime cannot be entered from within another.
         let result = std::thread::scope(|s| s.spawn(|| block_on(clean)).join().unwrap());
         if !std::thread::panicking() {
             result.unwrap();
@@ -57,7 +57,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     builder.enable_all().build().unwrap().block_on(work)
 }
 
-/// Its files in v1 hierarchies that a process enters it by.
+/// Returns its files in v1 hierarchies by which a process enters it.
 fn tasks(group: &Cgroup) -> Vec<PathBuf> {
     let unified = group.unified_dir();
     let v1 = group
@@ -67,20 +67,20 @@ fn tasks(group: &Cgroup) -> Vec<PathBuf> {
     v1.map(|dir| dir.join("tasks")).collect()
 }
 
-/// True if the cgroup is there in every hierarchy.
+/// Whether the cgroup exists in every hierarchy.
 fn exists(group: &Cgroup) -> bool {
     group.dirs().iter().all(|dir| dir.is_dir())
 }
 
-/// Runs `script` with sh as a process that has joined `group` by itself. Its first line waits for
-/// ours, so that it does nothing outside.
+/// Runs `script` with sh as a process that has joined `group` itself. The script waits for a line
+/// from the test, so that it does nothing outside.
 fn spawn(group: &Cgroup, script: &str) -> Child {
     let mut enter = String::from("set -e\n");
     for file in tasks(group) {
         enter += &format!("echo 0 > '{}'\n", file.display());
     }
     if let Some(dir) = group.unified_dir() {
-        // The monitor is born here by CLONE_INTO_CGROUP; a shell has to move.
+        // The monitor starts there by CLONE_INTO_CGROUP; a shell has to move.
         enter += &format!("echo 0 > '{}/cgroup.procs'\n", dir.display());
     }
     let mut child = Command::new("sh")
@@ -108,7 +108,7 @@ fn read(group: &Cgroup, controller: &str, file: &str) -> String {
         .to_owned()
 }
 
-/// The memory limit as this layout names it.
+/// Returns the memory limit from this layout's file.
 fn memory_limit(group: &Cgroup) -> String {
     let v2 = group.dir_of("memory").unwrap().join("memory.max").exists();
     let file = if v2 {
@@ -250,7 +250,7 @@ async fn parents_whose_removal_was_cut_short_go_with_the_next_removal() {
     for dir in group.dirs() {
         std::fs::remove_dir(&dir).unwrap();
     }
-    // The last of a group's directories is the first that is removed of its parents'.
+    // The group's last directory is in the hierarchy from which parents are removed first.
     let unified = group.dirs().pop().unwrap();
     std::fs::remove_dir(unified.parent().unwrap()).unwrap();
     group.remove(LONG).await.unwrap();

@@ -1,6 +1,7 @@
-//! How long the chain takes, and what a monitor weighs. Needs root; prints figures, so it is asked for by name:
-//! `cargo test -p cairn --test monitor_bench -- --ignored --nocapture`. `GAP_MS` is the pause before each operation
-//! (200: without it the RCU waits of cgroup moves hide), `ROUNDS` their number.
+//! Measures the monitor chain and the memory of a monitor. Needs root; prints figures, and is run
+//! by name: `cargo test -p cairn --test monitor_bench -- --ignored --nocapture`. `GAP_MS` is the
+//! pause before each operation (200: a shorter one hides the RCU waits of cgroup moves), `ROUNDS`
+//! their number.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
@@ -18,7 +19,7 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// The minimum too: on a busy machine it is the only figure that says something about the chain itself.
+/// Includes the minimum: on a busy machine it is the only meaningful figure of the chain itself.
 fn tell(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1e3;
@@ -30,7 +31,7 @@ fn tell(what: &str, mut times: Vec<Duration>) {
 }
 
 fn with_default_filter(b: &mut Box) {
-    // As large as a default profile: some 300 calls by name, for three architectures.
+    // The size of a default profile: some 300 calls by name, for three architectures.
     let names: Vec<&str> = include_str!("fixtures/syscalls.txt")
         .split_whitespace()
         .collect();

@@ -70,7 +70,7 @@ async fn an_exec_is_as_confined_as_its_container() {
         .expect("exec");
     assert_ne!(refused.code, 0, "the filter acts");
     let unified = b.cgroups.iter().find(|c| c.unified()).expect("unified");
-    // What joined it may still be ending.
+    // Processes that joined it may still be ending.
     common::until("sub-groups are removed", || {
         let sessions = fs::read_dir(&unified.path).expect("cgroup");
         !sessions.flatten().any(|e| e.path().is_dir())
@@ -119,7 +119,7 @@ async fn a_timeout_kills_the_exec_with_all_it_started_and_nothing_else() {
         matches!(error, MonitorError::ExecTimedOut { .. }),
         "{error}"
     );
-    // By the monitor: its client ends it three seconds later.
+    // By the monitor: its client would end it three seconds later.
     assert!(
         started.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -284,7 +284,7 @@ async fn an_attached_client_that_does_not_read_is_let_go_and_who_reads_loses_not
     let start = Instant::now();
     let stdin = slow.stdin.as_mut().expect("stdin");
     stdin.write_all(b"\n").await.expect("write");
-    // One does not read: its pipe fills, the container waits; requests are still answered.
+    // One client does not read: its pipe fills, the container waits; requests are still answered.
     let out = monitor
         .exec_sync(b.exec(&["echo", "hi"]))
         .await
@@ -298,7 +298,7 @@ async fn an_attached_client_that_does_not_read_is_let_go_and_who_reads_loses_not
     let wanted: String = (1..=60000).map(|n| format!("{n}\n")).collect::<String>() + "done\n";
     assert_eq!(text, wanted, "the one that reads gets everything");
     monitor.wait().await;
-    // It may take two seconds; it was ten once.
+    // It may take two seconds; it once took ten.
     assert!(
         start.elapsed() < Duration::from_secs(9),
         "{:?}",
@@ -310,7 +310,7 @@ async fn an_attached_client_that_does_not_read_is_let_go_and_who_reads_loses_not
     monitor.delete().await.expect("delete");
 }
 
-/// What a client that is behind holds up lies in the container's pipe when the container ends.
+/// When the container ends, its pipe contains the output that a lagging client delays.
 #[tokio::test]
 async fn an_attached_client_that_is_behind_at_the_end_costs_the_log_nothing() {
     const LINE: &str = "0123456789abcde\n";
@@ -326,11 +326,13 @@ async fn an_attached_client_that_is_behind_at_the_end_costs_the_log_nothing() {
     let mut stdout = client.stdout.take().expect("stdout");
     let stdin = client.stdin.as_mut().expect("stdin");
     stdin.write_all(b"\n").await.expect("write");
-    // With what both pipes and the monitor hold, the container has written all of it and ends.
+    // The pipes and the monitor hold the rest, so that the container has written everything and
+    // ends.
     let mut got = vec![0; 60 << 10];
     stdout.read_exact(&mut got).await.expect("read");
     common::until("it has ended", || b.processes() == 0).await;
-    // Another 64 KiB are through: it is behind, but has time again, more than the container has.
+    // Another 64 KiB are read: the client lags, but its time starts again, and exceeds the
+    // container's.
     stdout.read_exact(&mut got[..4 << 10]).await.expect("read");
     let Ending::Exited(exit) = monitor.wait().await else {
         panic!("lost")

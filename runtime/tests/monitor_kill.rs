@@ -1,4 +1,4 @@
-//! How containers are killed: all their processes, also without a PID namespace or `cgroup.kill`.
+//! The kill of containers: all their processes, also without a PID namespace or `cgroup.kill`.
 //! Needs root.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
@@ -57,8 +57,8 @@ async fn without_cgroup_kill_the_freezer_does_it() {
     assert_eq!(b.processes(), 0);
 }
 
-/// What makes the exec is held in the container's cgroups, in which nothing moves; without cgroup v2 it is not in the
-/// exec's own by then.
+/// The joiner is blocked in the container's frozen cgroups; without cgroup v2 it is not yet in the
+/// exec's own cgroup.
 #[tokio::test]
 async fn an_exec_whose_time_is_over_before_it_is_inside_has_timed_out_and_is_never_inside() {
     for unified in [true, false] {
@@ -75,7 +75,7 @@ async fn an_exec_whose_time_is_over_before_it_is_inside_has_timed_out_and_is_nev
         let exec = monitor.exec_sync(spec);
         let thaw = async {
             tokio::time::sleep(limit * 3 / 2).await;
-            // It does one thing at a time: with the second answer it has looked at the time.
+            // It handles one request at a time: with the second answer it has checked the deadline.
             for _ in 0..2 {
                 monitor.reopen_log().await.expect("it answers");
             }

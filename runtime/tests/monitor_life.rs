@@ -157,11 +157,11 @@ async fn a_container_that_was_not_started_goes_with_its_daemon() {
     let monitor = ground.launch(&b).await.expect("create");
     let pid = monitor.init().0;
     drop(monitor);
-    common::until("init is gone", || {
+    common::until("init has ended", || {
         !std::path::Path::new(&format!("/proc/{pid}")).exists()
     })
     .await;
-    common::until("the state is gone", || {
+    common::until("the state is removed", || {
         !b.dir.join("lc").exists() && !b.dir.join("ctl.sock").exists()
     })
     .await;
@@ -211,7 +211,7 @@ async fn a_log_that_cannot_be_opened_is_named() {
     assert!(!b.dir.join("ctl.sock").exists());
 }
 
-/// The helper at work for this container.
+/// Finds the running helper of this container.
 fn helper(dir: &std::path::Path) -> Option<rustix::process::Pid> {
     let pids = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
@@ -230,7 +230,7 @@ async fn whenever_the_helper_is_killed_nothing_is_left() {
     let mut failed = 0;
     let deadline = Instant::now() + Duration::from_secs(60);
     for round in 0u32.. {
-        // A busy machine may show none of the first.
+        // A busy machine may have no failure in the first rounds.
         if round >= 16 && (failed > 0 || Instant::now() > deadline) {
             break;
         }
@@ -255,7 +255,7 @@ async fn whenever_the_helper_is_killed_nothing_is_left() {
                 monitor.delete().await.expect("delete");
             }
         }
-        common::until("the state is gone", || {
+        common::until("the state is removed", || {
             !b.dir.join("lc").exists() && !b.dir.join("ctl.sock").exists()
         })
         .await;

@@ -1,5 +1,6 @@
-//! What libcontainer alone cannot do, or does wrongly: user namespaces with idmapped mounts, recursive read-only,
-//! propagation, hooks, shared pid namespaces, cgroups seen from inside. Needs root.
+//! Features that libcontainer lacks or implements wrongly: user namespaces with idmapped mounts,
+//! recursive read-only, propagation, hooks, shared pid namespaces, cgroups seen from inside. Needs
+//! root.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
@@ -25,7 +26,7 @@ fn has(lines: &[String], wanted: &str) {
 }
 
 fn in_user_namespace(ground: &Ground, b: &mut Box) {
-    // The container's root must be able to walk to its root file system.
+    // The container's root needs access to its root file system.
     fs::set_permissions(ground.dir.path(), fs::Permissions::from_mode(0o711)).expect("chmod");
     let namespaces = b.spec["linux"]["namespaces"]
         .as_array_mut()
@@ -291,7 +292,8 @@ async fn a_joined_namespace_need_not_be_reachable_from_inside_a_user_namespace()
             n["path"] = json!(hidden.join("ipc"));
         }
     }
-    // Owned by the host's user namespace, so joining itself is refused; what matters is how far it comes.
+    // The namespace belongs to the host's user namespace, so the join itself is refused; the error
+    // shows how far it came.
     let error = ground.launch(&b).await.err().expect("refused").to_string();
     assert!(
         error.contains("EPERM") && !error.contains("EACCES"),

@@ -1,5 +1,6 @@
-//! SELinux labels put on trees of every shape: the only walk of the daemon that no daemon shows where the kernel has no
-//! SELinux. One test in a process of its own, whose memory and time are measured.
+//! SELinux labels on trees of every shape: the only walk of the daemon that the end-to-end tests
+//! cannot cover on a kernel without SELinux. One test in a separate process, whose memory and time
+//! are measured.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
@@ -17,7 +18,8 @@ const FULL: usize = 150_000;
 const GROWTH_MAX: u64 = 8 << 10;
 const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
 
-/// `levels` directories in each other, and the rest of `n` beside them; the last one, which has a label at the end.
+/// Makes `levels` nested directories, and the rest of `n` beside them. Returns the last one, which
+/// must have a label at the end.
 fn grow(top: &Path, n: usize, levels: usize) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = open(top, flags, Mode::empty()).unwrap();
@@ -38,7 +40,7 @@ fn kilobytes() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What this process has run, in ticks of 10 ms.
+/// Returns the processor time of this process in ticks of 10 ms.
 fn ticks() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields = stat.rsplit(')').next().unwrap().split_whitespace();
@@ -68,7 +70,7 @@ fn labels_on_a_tree_of_every_shape_take_no_memory_and_linear_time() {
     for (shape, levels) in [("deep", FULL), ("wide", 1), ("comb", FULL / 2)] {
         let mut used = Vec::new();
         for n in [FULL / 2, FULL] {
-            // In memory: what takes time is the walk and not a disk.
+            // In memory, so that the time is the walk's and not the disk's.
             let tree = tempfile::tempdir_in("/dev/shm").unwrap();
             let last = grow(tree.path(), n, levels.min(n));
             fs::write("/proc/self/clear_refs", "5").unwrap();

@@ -11,7 +11,7 @@ use crate::{client::Client, client::Cri, pod::Pod};
 
 /// Clients that make or end pods concurrently.
 pub const CLIENTS: usize = 4;
-/// The main process of a container: it ends at once on SIGTERM.
+/// The main process of a container that ends at once on SIGTERM.
 pub const HONOURS_SIGTERM: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 /// Names of a runtime's processes for a container or pod, cut like the kernel does.
 const HELPERS: [&str; 3] = ["cairn-monitor", "containerd-shim", "conmon"];
@@ -34,7 +34,7 @@ pub fn is_helper(command: &str) -> bool {
 /// If the runtime does not serve.
 pub async fn cri(socket: &Path) -> Cri {
     let client = Client::connect(socket).await;
-    let logs = socket.parent().expect("a socket lies somewhere");
+    let logs = socket.parent().expect("a socket is in a directory");
     let parent = logs.file_name().and_then(|name| name.to_str());
     let parent = format!("/{}", parent.expect("a directory with a name"));
     Cri::new(client.expect("the runtime serves"), logs, &parent)

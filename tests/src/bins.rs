@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 3] = ["cairn", "cairn-monitor", "cairn-create"];
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("tests/ lies in the repository")
+        .expect("tests/ is in the repository")
         .to_path_buf()
 }
 
@@ -110,7 +110,7 @@ pub fn shared(file: &str) -> PathBuf {
     of_peers("share", file)
 }
 
-/// Where `hack/peers` puts what it builds.
+/// The directory in which `hack/peers` installs its programs.
 pub fn peers() -> PathBuf {
     env::var_os("CAIRN_PEERS").map_or_else(|| repository().join("target/peers"), PathBuf::from)
 }

@@ -125,7 +125,8 @@ impl Plugin {
         });
     }
 
-    /// All events so far, one line each, in the words of the Go plugin: "Event pod" or "Event pod container".
+    /// All events so far, one line each, in the format of the Go plugin: "Event pod" or "Event pod
+    /// container".
     pub fn list(&self) -> Vec<String> {
         let lines = self.lines().into_iter();
         lines.map(|line| line.replace('/', " ")).collect()

@@ -9,8 +9,8 @@ use crate::{image::Blobs, yard::Yard};
 
 pub use testkit::registry::{Registry, Reply, Request};
 
-/// Serves `images` by `repository:tag` and by digest at an address of the yard, such as `127.0.0.1:5001`; what `first`
-/// answers comes before that.
+/// Serves `images` by `repository:tag` and by digest at an address of the yard, such as
+/// `127.0.0.1:5001`. `first` may answer a request before that.
 ///
 /// # Panics
 /// If it cannot listen there.

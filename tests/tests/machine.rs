@@ -1,5 +1,5 @@
-//! The last test of a run: the machine is as it was before the first.
-//! `hack/test` takes the snapshot and runs this; alone it has nothing to compare with.
+//! The last test of a run: the machine is in the same state as before the first. `hack/test` takes
+//! the snapshot and runs this test; alone, it has nothing to compare with.
 
 use std::{collections::BTreeSet, env, fs, time::Duration};
 
@@ -15,7 +15,7 @@ fn the_machine_is_as_it_was_before_the_tests() {
     assert!(before.len() > 10, "the snapshot of before is not one");
     let own = format!("{} ", env::current_exe().expect("a path").display());
     let mut left = Vec::new();
-    // The last test's processes may still be on their way out.
+    // The last test's processes may still be ending.
     until::blocking(Duration::from_secs(15), || {
         left = machine::snapshot()
             .into_iter()

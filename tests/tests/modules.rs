@@ -1,8 +1,8 @@
-//! Imports point down, module by module: within each package, what the modules name of each other has
-//! no circle, and the daemon's rooms stand on the floors that ARCHITECTURE.md draws.
+//! Imports point down, module by module: within each package the modules' references form no cycle,
+//! and the daemon's modules are on the floors of the drawing in ARCHITECTURE.md.
 //!
-//! An arrow is a path in a `use` or anywhere in code, also in a macro's arguments, that leads from one
-//! file's module into another's, a child or a parent included; code of tests draws none.
+//! An arrow is a path in a `use`, in code or in a macro's arguments that leads from one file's
+//! module to another's, including a child or a parent. Code of tests makes no arrows.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,7 +17,8 @@ use quote::ToTokens;
 use serde_json::Value;
 use syn::{Attribute, Item, UseTree, spanned::Spanned};
 
-/// The libraries and programs of the workspace, from `cargo metadata`: name, kind, and first file.
+/// Returns the libraries and programs of the workspace, from `cargo metadata`: name, kind, and
+/// first file.
 fn crates() -> Vec<(String, PathBuf)> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1"])
@@ -44,15 +45,15 @@ fn crates() -> Vec<(String, PathBuf)> {
     crates
 }
 
-/// A module by its names from the crate's root, which is empty.
+/// A module by the names from the crate's root, which is empty.
 type Module = Vec<String>;
-/// Where each arrow is drawn first.
+/// Each arrow with its first place.
 type Arrows = BTreeMap<(String, String), String>;
 
 #[derive(Default)]
 struct Crate {
     modules: BTreeSet<Module>,
-    /// Absolute paths that a module names: from, path, place.
+    /// Absolute paths in a module: from, path, place.
     paths: Vec<(Module, Vec<String>, String)>,
 }
 
@@ -86,13 +87,13 @@ impl Crate {
         let mut all = Self::default();
         let dir = root
             .parent()
-            .expect("a file lies in a directory")
+            .expect("a file is in a directory")
             .to_path_buf();
         all.file(root, &dir, Module::new());
         all
     }
 
-    /// `dir`: where the files of its children lie.
+    /// `dir` is the directory of its children's files.
     fn file(&mut self, file: &Path, dir: &Path, module: Module) {
         let source = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         let parsed = syn::parse_file(&source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -103,7 +104,8 @@ impl Crate {
         self.items(&parsed.items, place, &module, &module);
     }
 
-    /// `inner` is where the names are looked up: an inline module is no file, and so no module here.
+    /// `inner` is the scope of the names: an inline module is not a file, and does not count as a
+    /// module.
     fn items(&mut self, items: &[Item], place: Place<'_>, module: &Module, inner: &Module) {
         let children = items.iter().filter_map(|item| match item {
             Item::Mod(i) if !is_of_tests(&i.attrs) => Some(i.ident.to_string()),
@@ -173,11 +175,11 @@ impl Crate {
         }
     }
 
-    /// Every `a::b::c` of the code, macros' arguments included.
+    /// Reads every `a::b::c` in the code, including macros' arguments.
     fn tokens(&mut self, here: &Here<'_>, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
-        // How many colons follow the last name.
+        // The number of colons after the last name.
         let mut colons = 0;
         for token in tokens {
             match token {
@@ -205,7 +207,7 @@ impl Crate {
     }
 
     fn path(&mut self, here: &Here<'_>, path: &[String], line: usize) {
-        // A name alone leads nowhere; nor does the `crate` of `pub(crate)`.
+        // A single name makes no arrow; nor does the `crate` of `pub(crate)`.
         let [first, _, ..] = path else {
             return;
         };
@@ -226,7 +228,7 @@ impl Crate {
         self.paths.push((here.module.clone(), absolute, place));
     }
 
-    /// Each path ends in the deepest module that it leads through.
+    /// Returns the arrows: each path ends in the deepest module on it.
     fn arrows(&self, name: &str) -> Arrows {
         let written = |module: &[String]| {
             let mut all = vec![name.to_owned()];
@@ -263,7 +265,7 @@ struct Here<'a> {
     children: BTreeSet<String>,
 }
 
-/// The shortest way from one module to another.
+/// Returns the shortest way from one module to another.
 fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<(String, String)>> {
     let mut came: BTreeMap<&str, &str> = BTreeMap::new();
     let mut todo = VecDeque::from([from]);
@@ -287,7 +289,7 @@ fn way(arrows: &Arrows, from: &str, to: &str) -> Option<Vec<(String, String)>> {
     Some(way)
 }
 
-/// The shortest circle there is, as its arrows.
+/// Returns the shortest cycle, as its arrows.
 fn circle(arrows: &Arrows) -> Option<Vec<(String, String)>> {
     let circles = arrows.keys().filter_map(|(from, to)| {
         let mut all = way(arrows, to, from)?;
@@ -326,7 +328,7 @@ fn imports_of_modules_point_down_only() {
     }
 }
 
-/// The daemon's rooms by ARCHITECTURE.md's picture: each with the number of its floor.
+/// Returns the daemon's modules in ARCHITECTURE.md's drawing, each with the number of its floor.
 fn floors(picture: &str) -> BTreeMap<String, u8> {
     let mut floors = BTreeMap::new();
     let mut floor = None;
@@ -338,7 +340,7 @@ fn floors(picture: &str) -> BTreeMap<String, u8> {
         let Some((_, rooms)) = line.split_once("runtime/src: ") else {
             continue;
         };
-        // What they are stands behind them, apart.
+        // Their description follows after two spaces.
         let rooms = rooms.split("  ").next().unwrap_or_default();
         for room in rooms.split_whitespace() {
             let floor = floor.expect("a room stands on a floor");
@@ -349,7 +351,8 @@ fn floors(picture: &str) -> BTreeMap<String, u8> {
     floors
 }
 
-/// The arrows of package `name` that lead from one of its rooms up to another, or to or from a room that is on no floor.
+/// Returns the arrows of package `name` from one of its modules up to another, or to or from a
+/// module on no floor.
 fn upward(arrows: &Arrows, name: &str, floors: &BTreeMap<String, u8>) -> Vec<String> {
     let room = |module: &str| {
         let mut names = module.split("::");
@@ -360,7 +363,7 @@ fn upward(arrows: &Arrows, name: &str, floors: &BTreeMap<String, u8>) -> Vec<Str
         let (Some(a), Some(b)) = (room(from), room(to)) else {
             continue;
         };
-        // What lies in the root is no room's.
+        // Files in the root belong to no module.
         let within = a.is_empty() || b.is_empty() || a == b;
         let down = floors.contains_key(&b) && floors.get(&a) >= floors.get(&b);
         if !within && !down {
@@ -424,7 +427,8 @@ fn an_import_that_points_up_is_found_with_its_line() {
     }
 }
 
-/// The context of what belongs to the machine stays below the pods, or it becomes the context of everything.
+/// The modules of the machine must be below the pods; otherwise they become a context for
+/// everything.
 #[test]
 fn the_machine_knows_no_pods() {
     let arrows = Crate::read(&repository().join("runtime/src/lib.rs")).arrows("cairn");
@@ -443,7 +447,7 @@ fn the_machine_knows_no_pods() {
     }
 }
 
-/// The reader of sources itself: what draws an arrow, and what does not.
+/// The source reader itself: which paths make an arrow, and which do not.
 #[test]
 fn paths_are_found_in_imports_code_and_macros_and_not_in_tests() {
     let dir = tempfile::tempdir_in(repository().join("target")).expect("a directory");
@@ -490,7 +494,8 @@ fn a_circle_is_found_with_its_lines() {
     assert_eq!(circle(&long).map(|c| c.len()), Some(3));
 }
 
-/// Prints what would be listed, for whoever moves a module: `cargo test --test modules -- --ignored --nocapture`.
+/// Prints the arrows in cycles, for moving a module: `cargo test --test modules -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "prints, checks nothing"]
 fn arrows_in_circles() {

@@ -1,5 +1,6 @@
-//! `proto/nri/nri.proto` against the `api.proto` of the Go module: each message, field, enumeration and
-//! call of the release that crate `nri` says it speaks. The next release is red here, by name.
+//! Compares `proto/nri/nri.proto` with the `api.proto` of the Go module: each message, field,
+//! enumeration and call of the release that crate `nri` declares. It fails by name for the next
+//! release.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +9,33 @@ use nri::{NRI_VERSION, mask::EVENTS, proto::DESCRIPTORS};
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// What WASM plugins call: functions of a module (nri/wasm), and no service on the wire.
+/// The calls of WASM plugins: functions of a module (nri/wasm), not a service of the protocol.
 const WASM: [&str; 1] = ["HostFunctions"];
-/// Ours, for v1beta1, where Go's v1alpha1 has `Empty`.
+/// Our names for v1beta1, where Go's v1alpha1 has `Empty`.
 const V1BETA1: [&str; 3] = [
     "RegisterPluginResponse",
     "ShutdownRequest",
     "ShutdownResponse",
 ];
-/// Proposed to Go's repository and not in it: addresses of pods by plugins (pull request 295).
+/// Proposed for Go's repository and not in it: pod addresses from plugins (pull request 295).
 const PROPOSED: [&str; 3] = [
     "PodSandboxAdjustment",
     "PodSandboxNetwork",
     "RunPodSandboxResponse.adjust",
 ];
-/// Calls that are no events.
+/// Calls that are not events.
 const CONTROLS: [&str; 4] = ["Configure", "Synchronize", "Shutdown", "StateChange"];
 const OF_THE_RUNTIME: [&str; 2] = ["RegisterPlugin", "UpdateContainers"];
 
-/// What can be said of each message, field and value, by its path.
+/// The properties of each message, field and value, by its path.
 type Facts = BTreeMap<String, String>;
 
 fn message(path: &str, message: &DescriptorProto, into: &mut Facts) {
     let path = format!("{path}{}", message.name());
     into.insert(path.clone(), "message".to_owned());
     for field in &message.field {
-        // Not the position among oneofs or the JSON name: what goes over the wire, and its name.
+        // Only properties of the encoding, and the name: not the position among oneofs or the JSON
+        // name.
         let fact = format!(
             "{} {:?} {:?} {} optional={}",
             field.number(),
@@ -74,7 +76,7 @@ fn facts(file: &FileDescriptorProto) -> Facts {
     facts
 }
 
-/// The description of what was left out or added in one path.
+/// Describes the missing and the additional properties.
 fn differences(ours: &Facts, theirs: &Facts) -> Vec<String> {
     let root = |path: &str| path.split('.').next().unwrap_or_default().to_owned();
     let mut found = Vec::new();
@@ -103,7 +105,7 @@ fn ours() -> FileDescriptorProto {
 
 fn of_go() -> FileDescriptorProto {
     let proto = bins::shared("nri/api.proto");
-    let dir = proto.parent().expect("it lies in a directory");
+    let dir = proto.parent().expect("it is in a directory");
     let set = protox::compile([&proto], [dir]).expect("Go's api.proto compiles");
     set.file.into_iter().next().expect("one file")
 }
@@ -120,7 +122,7 @@ fn the_wire_is_that_of_the_go_module_field_by_field() {
     );
     let found = differences(&ours, &theirs);
     assert!(found.is_empty(), "\n{}", found.join("\n"));
-    // Seen to fail for each: a test that compared nothing would not.
+    // Checks that the comparison fails for each path, so that it cannot pass without comparing.
     for path in theirs.keys().filter(|path| ours.contains_key(*path)) {
         let mut less = ours.clone();
         less.remove(path);
@@ -152,7 +154,7 @@ fn the_calls_are_those_of_the_go_module() {
     assert!(known.is_empty(), "{known:?}");
 }
 
-/// The module that is compared here, and that the interop tests run against, is the one we claim.
+/// The compared module, which the interop tests also use, has the version that we declare.
 #[test]
 fn the_version_that_plugins_are_told_is_that_of_the_module() {
     let module = bins::repository().join("nri/tests/go/go.mod");

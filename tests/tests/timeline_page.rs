@@ -1,7 +1,7 @@
-//! The page of `cairn timeline --html` in a browser: what is seen with few and with many pods, on wide and narrow
-//! windows, by mouse-less hands, and of a stranger's text.
+//! The page of `cairn timeline --html` in a browser: its display with few and many pods, in wide
+//! and narrow windows, by keyboard, and with untrusted texts.
 //!
-//! `CAIRN_TEST_PICTURES=DIR` keeps what the browser saw.
+//! `CAIRN_TEST_PICTURES=DIR` saves screenshots.
 
 use std::{
     fmt::Write as _,
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const NO_BROWSER: &str = "needs Chromium: apt-get install chromium, then hack/test page";
 
-/// A log of events, one JSON object a line, with times in microseconds.
+/// A log of events, one JSON object per line, with times in microseconds.
 #[derive(Default)]
 struct Log {
     lines: String,
@@ -73,7 +73,8 @@ impl Log {
         self.event(200, subject, ended);
     }
 
-    /// A contract point whose plugins answer within a tenth of a millisecond; one that times out takes two seconds.
+    /// A contract point whose plugins answer within a tenth of a millisecond; one that times out
+    /// takes two seconds.
     fn hook(&mut self, subject: &Value, point: &str, hook: &str, answers: [&Value; 2]) {
         let reached = json!({ "kind": "point", "point": point, "hook": hook });
         self.event(50, subject, reached);
@@ -97,7 +98,7 @@ impl Log {
         self.event(20, subject, passed);
     }
 
-    /// A pod with a container, that is refused if `why` is given.
+    /// A pod with a container; the container is rejected if `why` is given.
     fn pod(&mut self, name: &str, why: Option<&str>) {
         let mut subject = json!({
             "pod": format!("{name}-3f2a9c1d0e4b"), "pod_name": format!("default/{name}"), "call": "RunPodSandbox",
@@ -145,7 +146,7 @@ fn pods(count: usize, failing: usize) -> Log {
     for n in 0..count {
         log.pod(&format!("web-{n:03}"), (n == failing).then_some(WHY));
     }
-    // Then nothing for a day.
+    // No events for a day.
     log.event(
         86_400_000_000,
         &json!({}),
@@ -154,8 +155,8 @@ fn pods(count: usize, failing: usize) -> Log {
     log
 }
 
-/// How a container fails: what 20-pinner and 30-quota answer, and the error of CreateContainer. The last one starts, and
-/// then a plugin's wish for it fails.
+/// The failures of a container: the answers of 20-pinner and 30-quota, and the error of
+/// CreateContainer. The last container starts, and then a plugin's request for it fails.
 fn failures() -> [(Value, Value, &'static str); 6] {
     let fine = || json!({ "outcome": "answered", "changed": ["mounts[\"/data\"]", "linux.resources.cpu.cpus"] });
     let quiet = || json!({ "outcome": "not_subscribed" });
@@ -190,7 +191,7 @@ fn failures() -> [(Value, Value, &'static str); 6] {
     ]
 }
 
-/// Forty pods of which the odd ones fail. A failed creation and its undoing take two milliseconds.
+/// Forty pods, the odd ones of which fail. A failed creation and its undo take two milliseconds.
 fn forty() -> Log {
     let mut log = Log::default();
     let life = |name: &str| json!({ "kind": "plugin_life", "plugin": name, "life": "launched" });
@@ -250,7 +251,8 @@ fn keep(browser: &mut Browser, name: &str) {
     }
 }
 
-/// Nothing is wider than the window, and what failed is said and seen in it.
+/// Checks that the page is not wider than the window, and that failures are visible in text and
+/// chart.
 fn fits(browser: &mut Browser, page: &Path, pods: usize, width: u32, height: u32, scheme: &str) {
     browser.open(page, width, height, scheme);
     keep(browser, &format!("timeline-{pods}-{width}-{scheme}"));
@@ -294,7 +296,7 @@ fn the_first_failure_is_seen_and_nothing_is_cut_off_with_3_and_300_pods_on_wide_
                 fits(&mut browser, &page, count, width, height, scheme);
             }
         }
-        // Not all of 300 pods are drawn, and each is a row.
+        // Each of the 300 pods has a row, although not all are drawn.
         let rows = browser.eval("document.querySelectorAll('.group').length");
         assert_eq!(rows, count + 1);
         let drawn = browser.eval("document.querySelectorAll('.item').length");
@@ -302,8 +304,8 @@ fn the_first_failure_is_seen_and_nothing_is_cut_off_with_3_and_300_pods_on_wide_
     }
 }
 
-/// Of each mark in each lane, as it comes into sight: the worst of its events gives it tint and label, and where it is
-/// drawn a failure is on top.
+/// Checks each mark in each lane as it scrolls into view: the worst of its events determines color
+/// and label, and a failure is drawn on top.
 const WORST_IS_SEEN: &str = r"(async () => {
   const wrong = [];
   let marks = 0;
@@ -506,7 +508,7 @@ fn a_strangers_text_is_shown_as_text_and_runs_nothing() {
         let text = text.as_str().unwrap_or_default();
         assert!(text.contains(hostile), "{element}: {text}");
     }
-    // The second wall: also markup that got in would run nothing.
+    // The second line of defense: injected markup could not run code either.
     browser.eval(
         "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit=1\">')",
     );

@@ -88,12 +88,13 @@ impl Bridge {
         &self.config.name
     }
 
-    /// Makes sure the bridge, its addresses and rules are there; says why not.
+    /// Makes the missing parts of the bridge, its addresses and its rules. The error is the reason
+    /// of a failure.
     pub(crate) fn status(&self) -> Result<(), BridgeError> {
         self.state().ensure(&self.config).map(drop)
     }
 
-    /// Sets addresses and host ports aside for a sandbox. No effect outside of memory.
+    /// Reserves addresses and host ports for a sandbox, in memory only.
     pub(crate) fn reserve(&self, attach: &Attach) -> Result<OnBridge, BridgeError> {
         let limits = Limits::of(&attach.annotations).map_err(BridgeError::Bandwidth)?;
         let ports = attach.port_mappings.iter().copied();
@@ -159,7 +160,7 @@ impl Bridge {
         Ok(self.attachment(netns, endpoint, warnings))
     }
 
-    /// Undoes [`Bridge::connect`], however far it came. Idempotent, even without the namespace.
+    /// Undoes [`Bridge::connect`] after any of its steps. Idempotent, even without the namespace.
     pub(crate) fn disconnect(&self, endpoint: &OnBridge) -> Result<(), BridgeError> {
         if !endpoint.ports.is_empty() {
             self.state().firewall.remove_ports(endpoint)?;
@@ -239,8 +240,8 @@ fn configure_pod(endpoint: &OnBridge, gateways: &[IpAddr]) -> Result<(), BridgeE
     })?;
     let ours = ["accept_ra", "addr_gen_mode"];
     for path in ours.map(|key| format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{key}")) {
-        // Neighbours are no routers, and the link-local address is the one that the spoof check expects. A kernel
-        // without IPv6 has neither.
+        // Pods must ignore routers, and use the link-local address that the spoof check expects. A
+        // kernel without IPv6 has neither parameter.
         match fs::write(&path, "0") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(BridgeError::io(format!("set {path} in the pod")))?,

@@ -42,7 +42,7 @@ impl State {
         })
     }
 
-    /// The bridge's index, after making whatever of it is missing.
+    /// Returns the bridge's index; makes the missing parts of the bridge first.
     pub(super) fn ensure(&mut self, config: &BridgeConfig) -> Result<u32, BridgeError> {
         let name = &config.name;
         let gateways: Vec<Cidr> = self.pools.iter().map(Pool::gateway).collect();

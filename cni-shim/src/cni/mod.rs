@@ -174,7 +174,7 @@ impl Cni {
         removed.map_err(|cause| target.cache_error(cause))
     }
 
-    /// What the result cache has of a sandbox; none while it is being added.
+    /// Returns a sandbox's addresses from the result cache; empty while it is being added.
     pub(crate) fn addresses_of(&self, sandbox_id: &str, endpoint: &OnCni) -> Vec<IpAddr> {
         let entry = self.cached(sandbox_id, endpoint);
         let found =

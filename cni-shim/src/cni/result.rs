@@ -37,7 +37,7 @@ pub(crate) fn parse_result(stdout: &[u8], version: Version) -> Result<Value, Str
     Ok(value)
 }
 
-/// Before 1.0.0 every address said its family; later plugins leave it out.
+/// Before 1.0.0 every address had a field for its family, which later plugins omit.
 fn name_families(result: &mut Map<String, Value>) {
     let ips = result
         .get_mut("ips")

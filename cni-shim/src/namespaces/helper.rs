@@ -195,7 +195,7 @@ fn helper_steps(input: &mut impl BufRead, output: &mut impl Write) -> Result<(),
         .map_err(NamespaceError::io("wait for the daemon"))
 }
 
-/// Whatever capabilities others have, only the namespace's root may write its IPC parameters.
+/// The namespace's root alone may write its IPC parameters, whatever capabilities another user has.
 fn become_root() -> Result<(), NamespaceError> {
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     use rustix::{fs::Gid, fs::Uid};

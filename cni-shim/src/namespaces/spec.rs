@@ -78,7 +78,7 @@ impl PinSpec {
         self.userns.as_ref().map_or(Ok(()), Mappings::validate)
     }
 
-    /// All but the user namespace, which owns the others.
+    /// The flags of the namespaces to make, without the user namespace, which owns the others.
     pub(super) fn flags(&self) -> UnshareFlags {
         let mut flags = UnshareFlags::empty();
         flags.set(UnshareFlags::NEWNET, self.net);

@@ -9,8 +9,8 @@ use crate::types::INTERFACE;
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 4096;
 
-/// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or of none. The flags
-/// say whether it has a network and an IPC namespace of its own.
+/// Refuses a parameter that would act on the host: one of a namespace the sandbox does not own, or
+/// of none. The flags say whether it has a network and an IPC namespace of its own.
 pub(crate) fn check(net: bool, ipc: bool, name: &str, value: &str) -> Result<(), NamespaceError> {
     let refuse = |reason: &str| {
         Err(NamespaceError::Sysctl {

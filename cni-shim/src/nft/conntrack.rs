@@ -1,5 +1,6 @@
 //! Connection tracking: a UDP flow keeps its route while packets flow, even after a host port
-//! opened or closed (CRI-537). So flows to the port are deleted, and are routed anew.
+//! opened or closed (CRI-537). Therefore flows to the port are deleted, so that the kernel routes
+//! them again.
 
 use rustix::io::Errno;
 

@@ -71,7 +71,7 @@ pub(crate) struct Element {
     pub(crate) data: Option<Vec<u8>>,
 }
 
-/// What becomes of an [`Element`].
+/// The change of an [`Element`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Add,

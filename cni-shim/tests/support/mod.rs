@@ -1,4 +1,5 @@
-//! Runs a test in a network and mount namespace of its own, as a child process: whatever it makes ends with it.
+//! Runs a test in its own network and mount namespaces, as a child process: all objects that it
+//! makes end with it.
 
 #![allow(dead_code)] // each test program uses a part
 
@@ -17,12 +18,12 @@ use serde_json::Value;
 
 const INSIDE: &str = "CNI_SHIM_TEST_INSIDE";
 
-/// Runs `body` isolated. `name` is the test's own name, by which the child finds it again. Needs root; without it
-/// the test says so and does nothing.
+/// Runs `body` isolated. `name` is the test's own name, by which the child selects it. Needs root;
+/// without it the test prints a message and does nothing.
 pub(crate) fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(PathBuf) -> F) {
     if let Some(dir) = std::env::var_os(INSIDE).map(PathBuf::from) {
         shell("ip link set lo up");
-        // Named namespaces and lock files of the tools go here, and away with the mount namespace.
+        // For named namespaces and lock files of the tools; removed with the mount namespace.
         shell("mount -t tmpfs none /run");
         shell(&format!("mount -t tmpfs none {}", dir.display()));
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -35,11 +36,11 @@ pub(crate) fn isolated<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Pat
         eprintln!("{name}: needs root, skipped");
         return;
     }
-    // Made and removed out here: inside it is a mount point until the end.
+    // Made and removed out here: inside, it is a mount point until the end.
     let dir = tempfile::tempdir().expect("a directory");
     let this = std::env::current_exe().expect("the test program");
     let output = Command::new("unshare")
-        // Processes of their own, too: those of tests are told apart by names that several tests use.
+        // Also its own processes: several tests find theirs by the same names.
         .args(["--net", "--mount", "--propagation", "private"])
         .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg(this)
@@ -63,7 +64,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Runs a command that must succeed, and returns what it wrote.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn shell(command: &str) -> String {
     let (ok, text) = try_shell(command);
     assert!(ok, "{command}: {text}");
@@ -91,7 +92,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     until(what, async || condition()).await;
 }
 
-/// The same for what is asked asynchronously.
+/// As [`eventually`], for an asynchronous condition.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
@@ -142,20 +143,20 @@ pub(crate) fn config(dir: &Path, subnets: &[&str]) -> Config {
     }
 }
 
-/// Puts a list where the network looks for one.
+/// Writes a list where the network reads it.
 pub(crate) fn write_list(config: &Config, list: &Value) {
     fs::create_dir_all(&config.conf_dir).expect("makes");
     fs::write(config.conf_dir.join("10-test.conflist"), list.to_string()).expect("writes");
 }
 
-/// A plugin that is a shell script.
+/// Writes a plugin that is a shell script.
 pub(crate) fn script(config: &Config, name: &str, body: &str) {
     fs::create_dir_all(&config.bin_dirs[0]).expect("makes");
     let path = config.bin_dirs[0].join(name);
     let new = path.with_extension("new");
     fs::write(&new, format!("#!/bin/sh\n{body}\n")).expect("writes");
     fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("sets");
-    // Whole or not at all: a network may be looking for it.
+    // Atomic: a network may be reading it.
     fs::rename(new, path).expect("renames");
 }
 
@@ -195,12 +196,13 @@ pub(crate) fn in_pod(pinned: &Pinned, command: &str) -> String {
     shell(&format!("nsenter --net={netns} {command}"))
 }
 
-/// Answers one connection to `port` in a pod: reads until the end, writes back what was read and the peer's address.
+/// Answers one connection to `port` in a pod: reads to the end, then writes the same bytes and the
+/// peer's address.
 pub(crate) fn echo_in_pod(pinned: &Pinned, address: &str) -> std::thread::JoinHandle<()> {
     echo_in(pinned.net.as_ref().expect("a network namespace"), address)
 }
 
-/// Answers what the first client says, with the client's address.
+/// Answers the first client with its own bytes and its address.
 pub(crate) fn echo_in(netns: &Path, address: &str) -> std::thread::JoinHandle<()> {
     let listener = in_netns(netns, || TcpListener::bind(address))
         .expect("enters")
@@ -213,7 +215,7 @@ pub(crate) fn echo_in(netns: &Path, address: &str) -> std::thread::JoinHandle<()
     })
 }
 
-/// Says `text` to an echo and returns its answer.
+/// Sends `text` to an echo and returns its answer.
 pub(crate) fn say(address: &str, text: &str) -> std::io::Result<String> {
     let address = address.parse().expect("an address with a port");
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
@@ -225,8 +227,9 @@ pub(crate) fn say(address: &str, text: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// The programs of github.com/containernetworking/plugins: at `$CNI_SHIM_PLUGINS`, else built beside the tests by
-/// `tests/build-plugins.sh` (once; needs Go). `None`, said aloud, when they cannot be had.
+/// The programs of github.com/containernetworking/plugins: in `$CNI_SHIM_PLUGINS`, or built beside
+/// the tests by `tests/build-plugins.sh` (once; needs Go). Prints a message and returns `None` if
+/// they are unavailable.
 pub(crate) fn real_plugins() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("CNI_SHIM_PLUGINS") {
         return Some(dir.into());
@@ -252,7 +255,7 @@ pub(crate) fn real_plugins() -> Option<PathBuf> {
     Some(dir)
 }
 
-/// A TCP port of the node that leads into a pod.
+/// A TCP port of the node that is forwarded to a pod.
 pub(crate) fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -> PortMapping {
     let host_ip = host_ip.map(|ip| ip.parse().expect("an address"));
     PortMapping {
@@ -263,7 +266,7 @@ pub(crate) fn port(host_port: u16, container_port: u16, host_ip: Option<&str>) -
     }
 }
 
-/// How many files there are in a directory.
+/// Returns the number of files in a directory.
 pub(crate) fn files(dir: &Path) -> usize {
     fs::read_dir(dir).map_or(0, Iterator::count)
 }

@@ -1,5 +1,5 @@
-//! A plugin that breaks one rule of nri-bench: `broken RULE [-socket-path PATH]`; `broken none` breaks none.
-//! For the tests of nri-bench; every name is that of a rule.
+//! A plugin that breaks one rule of nri-bench, for its tests: `broken RULE [-socket-path PATH]`;
+//! `broken none` breaks none. Every name is that of a rule.
 
 use std::{
     path::PathBuf,
@@ -24,7 +24,7 @@ use tokio::{
 #[path = "broken/raw.rs"]
 mod raw;
 
-/// The connection, for handlers that ask something of their own accord.
+/// The connection, for handlers that send requests on their own initiative.
 type Connection = watch::Receiver<Option<Runtime>>;
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
         return raw::serve(&socket.expect("a socket")).await;
     }
     let stays = ["outlives-runtime", "stays-away"].contains(&rule.as_str());
-    // Taken, so that SIGTERM does not end the program.
+    // Handled, so that SIGTERM does not end the program.
     let _deaf = stays.then(|| signal(SignalKind::terminate()).expect("a handler"));
     loop {
         let (tell, connection) = watch::channel(None);
@@ -130,7 +130,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
                 Ok(())
             }
         }),
-        // What the rule above must not name: the handler does not wait.
+        // The rule above must not report this: the handler does not wait.
         "update-beside-callback" => usual().start_container(move |_, container| {
             let runtime = connected(&connection);
             tokio::spawn(async move {
@@ -158,7 +158,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
                 })
         }
         "restless" => restless(connection),
-        // Only a churn can tell.
+        // Only a churn detects it.
         "counts-the-removed" => {
             let count = Arc::new(Mutex::new(0));
             usual().create_container(move |_, _| {
@@ -196,7 +196,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             Ok(())
         }),
         "lost-connection" => usual().start_container(|_, _| async {
-            // No signal that could be caught, and no core.
+            // A signal that cannot be caught and leaves no core.
             let _ = kill_process(getpid(), Signal::KILL);
             std::future::pending().await
         }),
@@ -224,7 +224,7 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             Err(Status::new(Code::Unimplemented, "not here").into())
         }),
         "teardown-refused" => usual().remove_container(|_, _| async { Err("who is that?".into()) }),
-        // Of a replay: these break nothing.
+        // For replays: these break no rule.
         "subscribes-to-less" => pods(Handlers::new()),
         "adjusts-otherwise" => usual().create_container(|_, _| async {
             let mut adjust = ContainerAdjustment::default();
@@ -236,8 +236,8 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
     }
 }
 
-/// Breaks no rule, and lets nothing be: each event brings an update of the container that was there first, and each answer that
-/// can carry a change has one.
+/// Breaks no rule, and changes as much as possible: each event causes an update of the container
+/// that existed first, and each answer that can carry a change has one.
 fn restless(connection: Connection) -> Handlers {
     let first = Arc::<Mutex<String>>::default();
     let known = first.clone();
@@ -247,7 +247,7 @@ fn restless(connection: Connection) -> Handlers {
         update
     };
     let listed = update.clone();
-    // Sent before the answer, and not waited for.
+    // Sent before the answer, without waiting.
     let aside = move || {
         let (runtime, updates) = (connected(&connection), vec![update()]);
         tokio::spawn(async move { runtime.update_containers(updates, Vec::new()).await });
@@ -291,7 +291,7 @@ fn restless(connection: Connection) -> Handlers {
     }
 }
 
-/// CreateContainer, answered with what is no message.
+/// CreateContainer, with an invalid answer.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Garbled {
     #[prost(message, optional, tag = "1")]

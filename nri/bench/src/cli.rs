@@ -165,7 +165,7 @@ fn answer(
         Ok(cli) => cli,
         Err(e) => {
             let code = if e.use_stderr() { MISUSE } else { HELD };
-            // Nobody is there to be told that standard error is gone.
+            // An error on a closed standard error cannot be reported.
             let _ = if e.use_stderr() {
                 write!(errors, "{e}")
             } else {

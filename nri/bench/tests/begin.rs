@@ -1,4 +1,4 @@
-//! What `nri-bench init` prints is a scenario that runs.
+//! The output of `nri-bench init` is a valid scenario.
 
 mod common;
 

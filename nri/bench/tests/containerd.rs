@@ -1,4 +1,5 @@
-//! A pod on containerd v2.4.2, as `nri-bench record` saw it (data/README.md), played to plugins in Go and in Rust.
+//! Replays a pod on containerd v2.4.2, recorded by `nri-bench record` (data/README.md), to plugins
+//! in Go and in Rust.
 
 mod common;
 #[path = "common/programs.rs"]
@@ -89,7 +90,7 @@ fn the_scenario_of_the_recording_holds_for_the_plugin_that_was_recorded() {
         );
         let scenario = String::from_utf8(out).expect("text");
         let scenario = match of {
-            // Ours subscribes to validation as well.
+            // Our plugin also subscribes to validation.
             "nri-logger" => scenario.replace("expect.events", "# expect.events"),
             _ => scenario,
         };

@@ -1,4 +1,4 @@
-//! What was there before the plugin, and what becomes of a plugin that is late, is lost, or is replaced.
+//! Objects that exist before the plugin, and plugins that are late, lost or replaced.
 
 mod common;
 
@@ -10,7 +10,7 @@ const CREATE: &str = "[[step]]\ndo = \"create\"\ncontainer = \"c\"\n";
 const START: &str = "[[step]]\ndo = \"start\"\ncontainer = \"c\"\n";
 const REMOVE: &str = "[[step]]\ndo = \"remove-pod\"\n";
 
-/// As a launched plugin, and as one that connects.
+/// Runs the plugin as a launched one, and as one that connects.
 fn each_way(scenario: &str, rule: &str, look: impl Fn(&Run)) {
     look(&Bench::new().run(scenario, &[], &broken(rule)));
     let mut plugin = broken(rule);

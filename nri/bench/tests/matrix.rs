@@ -1,5 +1,5 @@
-//! Each kind of step with each kind of expectation: one that is wrong is found, or the scenario is refused with the line
-//! before anything is started.
+//! Each kind of step with each kind of expectation: an unmet one is detected, or the scenario is
+//! rejected with the line before anything is started.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Mutex, thread};
 
 use common::{Bench, Run, broken};
 
-/// A runtime with a pod, and a plugin that changes what it can at every event.
+/// A runtime with a pod, and a plugin that changes all it can at every event.
 const BEFORE: &str = r#"
 runtime.join_timeout = "5s"
 [pod.there]
@@ -37,7 +37,7 @@ const STEPS: [(&str, &str, &[&str]); 15] = [
     ("churn", "times = 2", &[]),
 ];
 
-/// Each key of `expect`, with a value that is wrong at every step.
+/// Each key of `expect`, with a value that is not met at any step.
 const EXPECTATIONS: [(&str, &str); 14] = [
     ("error", "\"never\""),
     ("adjust", "{ env = [{ key = \"NEVER\" }] }"),
@@ -64,7 +64,7 @@ fn step(name: &str) -> String {
     format!("{before}[[step]]\ndo = \"{name}\"\n{keys}\n")
 }
 
-/// The scenario, and the line of what is expected in it.
+/// Returns the scenario, and the line of its expectation.
 fn scenario(name: &str, expect: &str) -> (String, usize) {
     let join = match name {
         "join" => String::new(),
@@ -81,7 +81,7 @@ fn run(name: &str, expect: &str) -> (Run, String) {
     (run, format!("scenario.toml:{line}: "))
 }
 
-/// What becomes of each cell, for a few at a time: most of them wait.
+/// Returns the result of each cell. Some run concurrently, because most of them wait.
 fn each<T: Send>(
     cells: Vec<(&'static str, &'static str, &'static str)>,
     look: impl Fn(&str, &str, &str) -> T + Sync,
@@ -103,7 +103,7 @@ fn each<T: Send>(
 
 #[test]
 fn a_wrong_expectation_fails_its_step_or_is_refused_with_its_line() {
-    // One without any is right: only the expectation can be wrong.
+    // A step without an expectation passes, so that only the expectation can fail.
     let right = STEPS.map(|(name, ..)| (name, "", ""));
     for ((name, _), (code, text)) in each(right.to_vec(), |name, _, _| {
         let (run, _) = run(name, "");
@@ -136,7 +136,7 @@ fn a_wrong_expectation_fails_its_step_or_is_refused_with_its_line() {
     }
     let count = came.values().filter(|came| came.is_err()).count();
     assert_eq!(count, 0, "of {}:\n{wrong}", came.len());
-    // What fits is not refused.
+    // Suitable expectations are not rejected.
     let is = |name, key| came[&(name, key)].as_deref();
     for (name, key) in [
         ("create", "adjust"),

@@ -1,4 +1,4 @@
-//! The sample in Python: it holds its scenario, and its first bytes are those of docs/wire.md.
+//! The sample in Python: it passes its scenario, and its first bytes are those of docs/wire.md.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn a_plugin_in_python_without_a_library_holds_its_scenario_launched_and_connecte
     }
 }
 
-/// How long the plugin may take for one step.
+/// The time limit of the plugin for one step.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Kills the plugin at the end of the test, also when it fails.
@@ -88,7 +88,7 @@ impl Drop for Started {
 fn the_first_bytes_of_the_plugin_in_python_are_those_of_the_page_about_the_wire() {
     let Some(labels) = labels() else { return };
     let page = fs::read_to_string(repository().join("docs/wire.md")).expect("the page");
-    // Lines of bytes, each with its meaning behind two spaces.
+    // Lines of bytes, each with its meaning after two spaces.
     let block = page.split("```hex\n").nth(1).expect("a block of bytes");
     let block = block.split("```").next().expect("its end");
     let columns = block.lines().filter_map(|line| line.split("  ").next());

@@ -1,4 +1,4 @@
-//! The proxy between a runtime and its plugins: what passes it, and what it writes.
+//! The proxy between a runtime and its plugins: the passed bytes, and the recording.
 
 mod common;
 #[path = "common/proxy.rs"]

@@ -1,4 +1,5 @@
-//! A recording played to plugins: what is the same, what differs and how, and what cannot be played.
+//! Replays to plugins: equal answers, different ones and their differences, and recordings that
+//! cannot be replayed.
 
 mod common;
 #[path = "common/proxy.rs"]
@@ -14,7 +15,7 @@ fn replay(bench: &Bench, file: &Path, rule: &str) -> Run {
     bench.answer(vec!["replay".into(), file.into()], &broken(rule))
 }
 
-/// What became of each event.
+/// Returns the outcome of each event.
 fn outcomes(run: &Run) -> Vec<(&str, &str)> {
     let steps = run.json[0]["steps"].as_array().expect("steps").iter();
     let text = |value: &'_ Value| -> &'static str {
@@ -251,7 +252,8 @@ fn plugins_of_other_versions_of_the_protocol_are_played_the_same_events() {
             assert_eq!(run.code, 0, "{now} by {then}: {}", run.text);
             assert_eq!(outcomes(&run).len(), 11, "{now} by {then}: {}", run.text);
         }
-        // One that speaks nothing else is played to where the runtime is known to speak it.
+        // A plugin that supports only v1beta1 can be replayed only if the recorded runtime served
+        // it.
         let run = replay(&bench, &file, "v1beta1");
         let code = if then == "none" { 0 } else { 2 };
         assert_eq!(run.code, code, "by {then}: {}", run.text);

@@ -1,10 +1,11 @@
-//! Each rule, broken by the plugin of examples/broken.rs that is called like it; and no rule named where none is broken.
+//! Each rule, broken by the plugin in examples/broken.rs with its name; and no broken rule without
+//! one.
 
 mod common;
 
 use common::{Bench, broken};
 
-/// What breaks each rule: the steps after the join, and what else the scenario needs.
+/// The steps that break each rule, after the join, and the other parts of the scenario.
 const LIVES: &[(&str, &str)] = &[
     ("update-in-callback", START),
     ("unknown-container", START),
@@ -64,7 +65,7 @@ do = "run-pod"
 do = "crash"
 "#;
 
-/// One without a stub can only connect.
+/// A plugin without a stub can only connect.
 fn flags(rule: &str) -> &'static [&'static str] {
     match rule {
         "subscribes-to-all" => &["--connect"],

@@ -1,4 +1,5 @@
-//! What nri-bench says of scenarios: what held, what did not, what is wrong with them; and its exit codes.
+//! The output of nri-bench for scenarios: passed and failed steps, and errors in them; and its exit
+//! codes.
 
 mod common;
 
@@ -349,7 +350,7 @@ fn an_interrupted_run_leaves_no_plugin_and_no_directory() {
     kill_process(Pid::from_child(&run), Signal::TERM).expect("it is there");
     let status = run.wait().expect("it ends");
     assert_eq!(status.code(), Some(2));
-    // Whoever inherits it may take a while to bury it.
+    // The parent that inherits it may reap it late.
     let gone = || {
         let stat = fs::read_to_string(format!("/proc/{plugin}/stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
@@ -358,7 +359,7 @@ fn an_interrupted_run_leaves_no_plugin_and_no_directory() {
     assert_eq!(fs::read_dir(&temporary).expect("ours").count(), 0);
 }
 
-/// Looks, not for ever, until there is something.
+/// Polls for a value, with a deadline.
 fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -482,7 +483,7 @@ fn the_guide_tells_every_rule_step_and_expectation() {
     let said = |word: &str| guide.contains(&format!("`{word}`"));
     let untold: Vec<_> = rules.filter(|rule| !said(rule)).collect();
     assert_eq!(untold, Vec::<&str>::new());
-    // The words that a scenario may have, as the reader says them.
+    // The keys of a scenario, as the reader lists them.
     for (scenario, skip) in [
         ("nothing = 1", 0),
         ("[[step]]\nnothing = 1", 0),

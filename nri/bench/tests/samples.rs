@@ -1,5 +1,6 @@
-//! Every scenario of scenarios/ holds, by the command that stands in its first line, in a shell of one's own: for the samples of
-//! nri/plugins, and for the Go programs that `hack/peers` builds (`NRI_WITHOUT_GO=1` leaves those out).
+//! Every scenario of scenarios/ passes by the command in its first line, in a separate shell: for
+//! the samples of nri/plugins, and for the Go programs of `hack/peers` (`NRI_WITHOUT_GO=1` skips
+//! these).
 
 #[path = "common/programs.rs"]
 mod programs;

@@ -35,7 +35,7 @@ Exit code: 0 if nothing failed but what is expected to, and nothing passed that 
 it could not be asked.
 ";
 
-/// What the command line asks for.
+/// The values of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Args {
     pub cri: String,
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     pub pod_ips: bool,
     pub repeat: u32,
     pub shuffle: Option<u64>,
-    /// Which of how many shares, from one.
+    /// The number of this shard, counted from one, and the number of shards.
     pub shard: Option<(usize, usize)>,
     pub json: Option<PathBuf>,
     pub junit: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// # Errors
-    /// One line that names the argument; an empty one asks for the usage.
+    /// One line that names the argument. An empty line requests the usage text.
     pub(crate) fn parse(given: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut args = Self {
             image: "registry.k8s.io/e2e-test-images/busybox:1.29-2".to_owned(),
@@ -109,7 +109,7 @@ impl Args {
     }
 }
 
-/// `2/3`.
+/// Parses `2/3`.
 fn shard(value: &str) -> Option<(usize, usize)> {
     let (k, n) = value.split_once('/')?;
     let (k, n) = (k.parse().ok()?, n.parse().ok()?);

@@ -1,4 +1,5 @@
-//! CRI as a kubelet calls it: short ways to the calls that points make, each with the runtime's own answer.
+//! The CRI calls of a kubelet, as short functions for the points. Each returns the runtime's own
+//! answer.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -17,22 +18,22 @@ pub(crate) const RUN_LABEL: &str = "nri-contract.run";
 /// The point that an object belongs to.
 pub(crate) const POINT_LABEL: &str = "nri-contract.point";
 
-/// One connection to the runtime, with what the suite's requests have in common.
+/// One connection to the runtime, and the values that all requests of the suite share.
 #[derive(Clone, Debug)]
 pub(crate) struct Cri {
     pub client: Client,
     pub common: Arc<Common>,
-    /// Labels of all that is made through it.
+    /// Labels of every object that this connection creates.
     pub run: String,
     pub point: String,
 }
 
-/// What all requests have in common.
+/// The values that all requests share.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub image: String,
     pub cgroup_parent: String,
-    /// Logs of containers are below it.
+    /// The directory of container logs.
     pub logs: std::path::PathBuf,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Container {
     pub id: String,
 }
 
-/// A container that lives until it is stopped, and forks nothing.
+/// A container that runs until it is stopped, and does not fork.
 pub(crate) const SLEEPER: [&str; 2] = ["sleep", "1000"];
 
 impl Cri {
@@ -77,13 +78,13 @@ impl Cri {
     }
 
     pub(crate) async fn run(&self, config: cri::PodSandboxConfig) -> Result<Pod, Status> {
-        // As a kubelet does.
+        // A kubelet also makes the directory.
         let _ = fs::create_dir_all(&config.log_directory);
         let id = self.client.run_pod(config.clone()).await?;
         Ok(self.pod(id, config))
     }
 
-    /// A pod that is known by its id.
+    /// Returns the pod with this id.
     pub(crate) fn pod(&self, id: String, config: cri::PodSandboxConfig) -> Pod {
         Pod {
             cri: self.clone(),
@@ -92,7 +93,7 @@ impl Cri {
         }
     }
 
-    /// A container that is known by its id.
+    /// Returns the container with this id.
     pub(crate) fn container(&self, id: &str) -> Container {
         Container {
             cri: self.clone(),
@@ -100,12 +101,12 @@ impl Cri {
         }
     }
 
-    /// The pods of this point; of all points where `point` is empty.
+    /// Lists the pods of this point, or of all points if `point` is empty.
     pub(crate) async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
         self.client.pods(self.selector()).await
     }
 
-    /// The containers of this point.
+    /// Lists the containers of this point.
     pub(crate) async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
         self.client.containers(self.selector()).await
     }
@@ -122,7 +123,7 @@ impl Cri {
     }
 }
 
-/// The namespaces that a pod asks for.
+/// Returns the namespace options of a pod's configuration.
 pub(crate) fn namespace_options(
     config: &mut cri::PodSandboxConfig,
     change: impl FnOnce(&mut cri::NamespaceOption),
@@ -142,7 +143,7 @@ impl Pod {
         &self,
         mut config: cri::ContainerConfig,
     ) -> Result<Container, Status> {
-        // A container shares what its pod shares, as a kubelet has it.
+        // Like a kubelet, give a container its pod's namespace options.
         let of_pod = self.config.linux.as_ref();
         let of_pod = of_pod.and_then(|l| l.security_context.as_ref()?.namespace_options.clone());
         let linux = config.linux.get_or_insert_default();
@@ -153,13 +154,13 @@ impl Pod {
         Ok(self.cri.container(&id.await?))
     }
 
-    /// A sleeper, which must be created.
+    /// Creates a sleeper; a failure fails the point.
     pub(crate) async fn created(&self, name: &str) -> Checked<Container> {
         let created = self.create(name, &SLEEPER).await;
         created.succeeds("CreateContainer")
     }
 
-    /// Created and started.
+    /// Creates and starts a container.
     pub(crate) async fn start(&self, name: &str, command: &[&str]) -> Result<Container, Status> {
         let container = self.create(name, command).await?;
         container.start().await?;
@@ -172,12 +173,12 @@ impl Pod {
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         self.cri.client.remove_pod(&self.id).await
     }
-    /// Stopped and removed.
+    /// Stops and removes the pod.
     pub(crate) async fn end(&self) -> Result<(), Status> {
         self.stop().await?;
         self.remove().await
     }
-    /// As [`Pod::end`], which must succeed.
+    /// As [`Pod::end`], but an error fails the point.
     pub(crate) async fn ends(&self) -> Checked {
         let ended = self.end().await;
         ended.succeeds("StopPodSandbox, RemovePodSandbox")
@@ -196,7 +197,7 @@ impl Container {
         self.cri.client.start_container(&self.id).await
     }
 
-    /// Without grace: the suite's containers have nothing to save.
+    /// Stops without a grace period: the suite's containers have no state to save.
     pub(crate) async fn stop(&self) -> Result<(), Status> {
         self.cri.client.stop_container(&self.id, 0).await
     }
@@ -218,7 +219,7 @@ impl Container {
         self.cri.client.update_container(&self.id, change).await
     }
 
-    /// What a script in the container prints: standard output and error, and its exit code.
+    /// Runs a script in the container. Returns its standard output and error, and its exit code.
     pub(crate) async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
         let command = ["sh", "-c", script];
         let answer = self.cri.client.exec(&self.id, &command, 10).await?;
@@ -227,7 +228,7 @@ impl Container {
         Ok((said, answer.exit_code))
     }
 
-    /// Waits until it has exited, or `patience` has run out: then its status as it is.
+    /// Waits until the container has exited, at most `patience`. Returns its status then.
     pub(crate) async fn exited(&self, patience: Duration) -> Result<cri::ContainerStatus, Status> {
         let asked = || async {
             match self.status().await {
@@ -242,7 +243,7 @@ impl Container {
     }
 }
 
-/// Removes everything of a run, or of a point of it; tells what stays.
+/// Removes all objects of a run, or of one point of it. The error lists the remaining ones.
 pub(crate) async fn clear(cri: &Cri) -> Result<(), String> {
     let mut trouble = String::new();
     for _ in 0..3 {
@@ -276,7 +277,7 @@ pub(crate) async fn clear(cri: &Cri) -> Result<(), String> {
     }
 }
 
-/// The image is there, or is pulled.
+/// Pulls the image unless it exists.
 pub(crate) async fn provide(client: &Client, image: &str) -> Result<(), String> {
     let spec = cri::ImageSpec {
         image: image.to_owned(),
@@ -304,14 +305,14 @@ pub(crate) async fn provide(client: &Client, image: &str) -> Result<(), String> 
         .map_err(|e| format!("PullImage {image}: {}", e.message()))
 }
 
-/// The runtime's name and version.
+/// Returns the runtime's name and version.
 pub(crate) async fn version(client: &Client) -> Result<(String, String), Status> {
     let request = cri::VersionRequest::default();
     let answer = client.runtime.clone().version(request).await?.into_inner();
     Ok((answer.runtime_name, answer.runtime_version))
 }
 
-/// Whether the runtime names cgroups for systemd.
+/// Whether the runtime uses the systemd cgroup driver.
 pub(crate) async fn systemd_cgroups(client: &Client) -> bool {
     let request = cri::RuntimeConfigRequest::default();
     let answer = client.runtime.clone().runtime_config(request).await;

@@ -1,4 +1,5 @@
-//! A runtime's known deviations: which points fail there, and why, in one sentence each.
+//! The known deviations of a runtime: the points that fail there, and the reason in one sentence
+//! each.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,22 +7,23 @@ use serde::Deserialize;
 
 use crate::point::{Point, matches};
 
-/// One entry; its key is the id of a point, or a glob of several.
+/// One entry. Its key is the id of a point, or a glob of several ids.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Deviation {
-    /// What the runtime does instead, and why: one sentence its maintainers can act on.
+    /// The runtime's actual behaviour and its cause, in one sentence that its maintainers can act
+    /// on.
     pub because: String,
-    /// The steps that show it without this suite.
+    /// Steps that reproduce it without this suite.
     #[serde(default)]
     pub steps: String,
-    /// It does not always show: a pass is no surprise.
+    /// The deviation does not always occur: a pass is not reported as unexpected.
     #[serde(default)]
     pub sometimes: bool,
 }
 
 impl Deviation {
-    /// The sentence, and how to see it.
+    /// Returns the sentence, followed by the steps.
     pub(crate) fn told(&self) -> String {
         match self.steps.as_str() {
             "" => self.because.clone(),
@@ -30,13 +32,13 @@ impl Deviation {
     }
 }
 
-/// The whole file.
+/// All entries of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deviations(BTreeMap<String, Deviation>);
 
 impl Deviations {
     /// # Errors
-    /// One line: the file, and what is wrong in it.
+    /// One line with the file and the fault.
     pub(crate) fn read(path: &Path, points: &[Point]) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let all = Self(toml::from_str(&text).map_err(|e| {
@@ -51,7 +53,7 @@ impl Deviations {
         Ok(all)
     }
 
-    /// Why this point is expected to fail, if it is.
+    /// Returns the deviation that makes this point fail, if there is one.
     pub(crate) fn of(&self, id: &str) -> Option<&Deviation> {
         let exact = self.0.get(id);
         exact.or_else(|| {

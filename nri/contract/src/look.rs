@@ -1,7 +1,8 @@
-//! What the host shows of a pod while a hook blocks: namespaces entered, addresses dialled, cgroups read.
+//! Inspects a pod on the host while a hook blocks: enters namespaces, dials addresses, reads
+//! cgroups.
 //!
-//! The suite runs on the runtime's own host and in its namespaces. A namespace is entered by a thread of its own, which
-//! ends with the look; no other program is needed.
+//! The suite runs on the runtime's own host and in its namespaces. A separate thread enters a
+//! namespace and ends after the inspection; no other program is needed.
 
 use std::{
     fs, io,
@@ -17,7 +18,7 @@ use testkit::look;
 
 use testkit::verdict::{Checked, done, miss, that};
 
-/// Time for one dial.
+/// The timeout of one dial.
 const DIAL: Duration = Duration::from_secs(2);
 
 /// The kinds of namespace that a pod's message may name.
@@ -31,7 +32,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Network, Self::Ipc, Self::Uts];
 
-    /// As OCI and NRI call it.
+    /// Returns the name in OCI and NRI.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Network => "network",
@@ -39,7 +40,7 @@ impl Kind {
             Self::Uts => "uts",
         }
     }
-    /// As `/proc/<pid>/ns` calls it.
+    /// Returns the file name in `/proc/<pid>/ns`.
     pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Network => "net",
@@ -56,14 +57,14 @@ impl Kind {
     }
 }
 
-/// The path of a pod's namespace, where its message names one.
+/// Returns the path of a pod's namespace if its message contains one.
 pub(crate) fn namespace(pod: &PodSandbox, kind: Kind) -> Option<PathBuf> {
     let linux = pod.linux.as_ref()?;
     let found = linux.namespaces.iter().find(|n| n.r#type == kind.name())?;
     (!found.path.is_empty()).then(|| PathBuf::from(&found.path))
 }
 
-/// As [`namespace`], where it must be.
+/// As [`namespace`], but a missing path fails the point.
 pub(crate) fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
     let told = pod.linux.as_ref().map(|l| l.namespaces.clone());
     namespace(pod, kind).map_or_else(
@@ -78,7 +79,7 @@ pub(crate) fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
     )
 }
 
-/// Does something in a namespace.
+/// Runs a function in a namespace.
 pub(crate) async fn inside<T: Send + 'static>(
     path: PathBuf,
     kind: Kind,
@@ -91,7 +92,7 @@ pub(crate) async fn inside<T: Send + 'static>(
             .map_err(|e| io::Error::other(format!("setns {}: {e}", path.display())))?;
         act()
     };
-    // Not a thread of the runtime's pool: it stays in the namespace.
+    // Use a new thread, not one of the runtime's pool: it stays in the namespace.
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let _ = tell.send(enter());
@@ -100,7 +101,7 @@ pub(crate) async fn inside<T: Send + 'static>(
         .unwrap_or_else(|_| Err(io::Error::other("the look panicked")))
 }
 
-/// The namespace can be entered, and is not the host's.
+/// Checks that the namespace can be entered and is not the host's.
 pub(crate) async fn can_be_entered(path: PathBuf, kind: Kind) -> Checked {
     let own = done(
         "our own namespace",
@@ -120,7 +121,7 @@ pub(crate) async fn can_be_entered(path: PathBuf, kind: Kind) -> Checked {
     )
 }
 
-/// The host name in a UTS namespace.
+/// Returns the host name in a UTS namespace.
 pub(crate) async fn hostname(path: PathBuf) -> io::Result<String> {
     inside(path, Kind::Uts, || {
         Ok(rustix::system::uname()
@@ -131,7 +132,8 @@ pub(crate) async fn hostname(path: PathBuf) -> io::Result<String> {
     .await
 }
 
-/// The pod's address works: somebody listens on it in the network namespace, and the host gets there.
+/// Checks that the pod's address works: a listener in the network namespace is reachable from the
+/// host.
 pub(crate) async fn network_works(netns: PathBuf, address: &str) -> Checked {
     let expected = format!("the host reaches {address} in the pod's network namespace");
     let address: IpAddr = match address.parse() {
@@ -149,7 +151,7 @@ pub(crate) async fn network_works(netns: PathBuf, address: &str) -> Checked {
     let dialled = tokio::task::spawn_blocking(move || TcpStream::connect_timeout(&to, DIAL)).await;
     let dialled = dialled.unwrap_or_else(|e| Err(io::Error::other(e)));
     done(&expected, dialled).map(drop)?;
-    // Its own loopback, too.
+    // The pod's own loopback must work, too.
     let own = inside(netns, Kind::Network, || {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         TcpStream::connect_timeout(&listener.local_addr()?, DIAL)
@@ -160,12 +162,13 @@ pub(crate) async fn network_works(netns: PathBuf, address: &str) -> Checked {
     )
 }
 
-/// Where a cgroup is in the file system, by the path that the runtime told: cgroupfs's or systemd's.
+/// Returns the directories of a cgroup, from the path that the runtime reported for cgroupfs or
+/// systemd.
 pub(crate) fn cgroup_dirs(path: &str) -> Vec<PathBuf> {
     look::cgroup_dirs(&cgroup_path(path))
 }
 
-/// `slice:prefix:name` as systemd lays it out; any other path as it is.
+/// Converts `slice:prefix:name` to systemd's layout; keeps any other path.
 fn cgroup_path(path: &str) -> String {
     let parts: Vec<&str> = path.split(':').collect();
     match parts[..] {
@@ -175,7 +178,7 @@ fn cgroup_path(path: &str) -> String {
     }
 }
 
-/// `a-b.slice` lies in `a.slice`.
+/// Converts `a-b.slice` to its path in `a.slice`.
 fn slice_path(slice: &str) -> String {
     let Some(stem) = slice.strip_suffix(".slice") else {
         return slice.to_owned();
@@ -191,7 +194,8 @@ fn slice_path(slice: &str) -> String {
     path
 }
 
-/// A file of the cgroup of a process, on v1 in the hierarchy of `controller`; `None` where there is no such file.
+/// Reads a file of a process's cgroup; on v1, in the hierarchy of `controller`. Returns `None` if
+/// the file does not exist.
 pub(crate) fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| {
@@ -215,19 +219,19 @@ pub(crate) fn of_cgroup(pid: u32, controller: &str, v1: &str, v2: &str) -> Optio
     })
 }
 
-/// Whether a number is that of a process, and not of one of a process's threads.
+/// Whether a number is the pid of a process, and not the id of one of its threads.
 pub(crate) fn is_process(pid: u32) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     look::status_field(&proc, "Tgid").is_some_and(|leader| leader == pid.to_string())
 }
 
-/// Whether a process runs; one that waits to be reaped does not.
+/// Whether a process runs. A zombie does not count.
 pub(crate) fn runs(pid: u32) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     look::status_field(&proc, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// The processes of a cgroup, by any of its hierarchies.
+/// Returns the processes of a cgroup, from any of its hierarchies.
 pub(crate) fn pids(path: &str) -> Vec<u32> {
     look::cgroup_pids(&cgroup_path(path)).into_iter().collect()
 }

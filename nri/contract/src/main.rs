@@ -1,14 +1,16 @@
-//! `nri-contract`: holds a running CRI runtime against CONTRACT.md, from outside and from inside its hooks.
+//! `nri-contract`: checks a running CRI runtime against CONTRACT.md, from outside and from inside
+//! its hooks.
 //!
 //! ```text
-//! main ── args, expect ── runner ──► one Stage for each point ── points/*: what is asked, of which guarantee
+//! main ── args, expect ── runner ──► one Stage for each point ── points/*: the checks, by guarantee
 //!                           │              ├── cri     the kubelet's calls (crate k8s-cri)
 //!                           │              ├── testkit plugins on our stub, raw: frames by hand
-//!                           │              └── look    the host: namespaces, cgroups, processes
-//!                           │              └── witness a plugin that the runtime launches: this very program
+//!                           │              ├── look    the host: namespaces, cgroups, processes
+//!                           │              └── witness a plugin that the runtime launches: this program
 //!                           └──► report: table, JSON, JUnit
 //! ```
-//! It knows the runtime only by its two sockets and by the kernel's view of what it made; nothing here is cairn's.
+//! It uses only the runtime's two sockets and the kernel's view of its objects; it uses no code of
+//! cairn.
 
 mod args;
 mod cri;
@@ -69,7 +71,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// All points, or those that are asked for, in their order.
+/// Returns all points, or the requested ones, in their order.
 fn chosen(args: &Args) -> Result<Vec<Point>, String> {
     let mut points = points::all();
     if let Some(only) = &args.only {
@@ -140,17 +142,17 @@ async fn asked(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(!counts.held())))
 }
 
-/// Looks at the runtime before anything is made in it.
+/// Inspects the runtime before the run creates any object.
 async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Subject), String> {
     use std::os::unix::fs::PermissionsExt;
-    // Containers of any user reach what points put here.
+    // Containers of any user must reach the files of points.
     fs::set_permissions(scratch, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
     let client = cri::connect(&args.cri).await?;
     let (runtime, version) = cri::version(&client)
         .await
         .map_err(|e| format!("{}: {}", args.cri, e.message()))?;
     cri::provide(&client, &args.image).await?;
-    // Drawn: runs in PID namespaces of their own have the same numbers, and share cgroups.
+    // Random: runs in different PID namespaces have equal pids, and share cgroups.
     let drawn = RandomState::new().hash_one(std::process::id());
     let id = format!("nc{:07x}", drawn & 0xfff_ffff);
     let cgroup_parent = if cri::systemd_cgroups(&client).await {
@@ -193,7 +195,7 @@ async fn prepare(args: &Args, scratch: &std::path::Path) -> Result<(Arc<Run>, Su
     Ok((Arc::new(run), subject))
 }
 
-/// Removes all that the run made.
+/// Removes every object of the run.
 async fn leave(run: &Run) -> Result<(), String> {
     witness::leave(run);
     cri::clear(&run.cri("")).await?;
@@ -243,7 +245,7 @@ async fn told_to_end() {
     }
 }
 
-/// A reader that went away is nobody's trouble.
+/// Ignores a closed standard output.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

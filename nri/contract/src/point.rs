@@ -1,4 +1,4 @@
-//! What a point is, and how they are chosen and put in order.
+//! Points: their ids, their selection and their order.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -7,25 +7,25 @@ use testkit::rng::Rng;
 use crate::stage::Stage;
 use testkit::verdict::Checked;
 
-/// What a point costs; in this order they run.
+/// The cost of a point. Points run in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cost {
-    /// Some calls, nothing waited for.
+    /// Some calls, without waiting.
     Fast,
-    /// The runtime's request timeout is waited for, or there is much of something.
+    /// Waits for the runtime's request timeout, or uses many objects.
     Slow,
-    /// The runtime is killed and started again.
+    /// Kills and restarts the runtime.
     Restart,
 }
 
 type Body = Arc<dyn Fn(Arc<Stage>) -> Pin<Box<dyn Future<Output = Checked> + Send>> + Send + Sync>;
 
-/// One thing that is asked of a runtime.
+/// One check of a runtime.
 #[derive(Clone)]
 pub(crate) struct Point {
-    /// `C-02.6/sent-once`: the guarantee of CONTRACT.md, and which of its points.
+    /// `C-02.6/sent-once`: the guarantee in CONTRACT.md, and the name of the point.
     pub id: String,
-    /// What must hold.
+    /// The required behaviour.
     pub title: String,
     pub cost: Cost,
     pub body: Body,
@@ -50,13 +50,13 @@ impl Point {
         }
     }
 
-    /// The guarantee that it is a point of.
+    /// Returns the guarantee of the point.
     pub(crate) fn guarantee(&self) -> &str {
         self.id.split('/').next().unwrap_or(&self.id)
     }
 }
 
-/// Rows of points: id, what must hold, the function that asks.
+/// Rows of points: id, required behaviour, the function that checks it.
 macro_rules! points {
     ($($cost:ident $id:literal $title:literal $body:path;)+) => {
         vec![$($crate::point::Point::new($id, $title, $crate::point::Cost::$cost,
@@ -65,7 +65,7 @@ macro_rules! points {
 }
 pub(crate) use points;
 
-/// Whether an id is one that a glob stands for: `*` is any text, a comma is "or".
+/// Whether a glob matches an id: `*` matches any text, a comma separates alternatives.
 pub(crate) fn matches(globs: &str, id: &str) -> bool {
     fn glob(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.split_first() {
@@ -81,7 +81,7 @@ pub(crate) fn matches(globs: &str, id: &str) -> bool {
         .any(|pattern| glob(pattern.trim().as_bytes(), id.as_bytes()))
 }
 
-/// Draws an order from a seed.
+/// Shuffles by a seed.
 pub(crate) fn shuffle<T>(all: &mut [T], seed: u64) {
     let mut rng = Rng::of(seed);
     for n in (1..all.len()).rev() {

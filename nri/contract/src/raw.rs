@@ -1,4 +1,4 @@
-//! Plugins made of frames, with the suite's patience.
+//! Plugins made of single frames, with the suite's timeouts.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The results: a table for people, JSON and JUnit for programs.
+//! The results: a table for people; JSON and JUnit for programs.
 
 use std::{fmt::Write, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     runner::{Row, Verdict},
 };
 
-/// What the results are of.
+/// The runtime under test.
 pub(crate) struct Subject {
     pub runtime: String,
     pub version: String,
@@ -17,7 +17,7 @@ pub(crate) struct Subject {
     pub protocol: String,
 }
 
-/// How many rows have each verdict.
+/// The number of rows per verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub passed: usize,
@@ -41,11 +41,11 @@ impl Counts {
         }
         counts
     }
-    /// Whether all is as it is expected to be.
+    /// Whether all results are as expected.
     pub(crate) fn held(self) -> bool {
         self.failed == 0 && self.unexpected == 0
     }
-    /// "162 points: 160 passed, …".
+    /// Returns "162 points: 160 passed, …".
     pub(crate) fn line(self) -> String {
         let all = self.passed + self.failed + self.known + self.unexpected + self.skipped;
         let mut line = format!(
@@ -65,7 +65,8 @@ impl Counts {
     }
 }
 
-/// A line for each point, failures with what was expected and seen; `all`: passes as well.
+/// Returns a line for each point. Failures include expected and actual values; `all` includes
+/// passes.
 pub(crate) fn table(rows: &[Row], all: bool, colour: bool) -> String {
     let paint = |code: &str, text: &str| {
         if colour {
@@ -127,7 +128,7 @@ pub(crate) fn table(rows: &[Row], all: bool, colour: bool) -> String {
     text
 }
 
-/// Guarantees by their numbers, not by their letters: C-01.2 before C-01.10.
+/// Sorts guarantees by number, not by text: C-01.2 before C-01.10.
 pub(crate) fn order(id: &str) -> (String, Vec<u32>, String) {
     let (guarantee, point) = id.split_once('/').unwrap_or((id, ""));
     let (kind, numbers) = guarantee.split_once('-').unwrap_or((guarantee, ""));
@@ -135,7 +136,7 @@ pub(crate) fn order(id: &str) -> (String, Vec<u32>, String) {
     (kind.to_owned(), numbers, point.to_owned())
 }
 
-/// All of it as one object.
+/// Returns all results as one object.
 pub(crate) fn json(subject: &Subject, rows: &[Row], took: Duration) -> Value {
     let counts = Counts::of(rows);
     let points: Vec<Value> = rows.iter().map(row_json).collect();
@@ -188,7 +189,7 @@ fn seconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// One suite, a case per point.
+/// Returns one suite with a case per point.
 pub(crate) fn junit(subject: &Subject, rows: &[Row], took: Duration) -> String {
     let counts = Counts::of(rows);
     let mut xml = format!(
@@ -243,7 +244,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML 1.0 has no place for the others.
+            // XML 1.0 cannot contain other control characters.
             c if c.is_control() && c != '\n' && c != '\t' => out.push(' '),
             c => out.push(c),
         }

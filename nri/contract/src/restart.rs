@@ -1,4 +1,4 @@
-//! Restarts of the runtime, by the command that `--restart-cmd` gives.
+//! Restarts of the runtime by the command in `--restart-cmd`.
 
 use std::{collections::HashMap, path::PathBuf, process::Stdio, time::Duration};
 
@@ -6,22 +6,22 @@ use testkit::{client::Client, until::poll_within};
 
 use crate::cri;
 
-/// What the command exits with where it cannot do what the variables of [`With`] ask for.
+/// The exit code of a command that does not support the variables of [`With`].
 const CANNOT: i32 = 77;
 
-/// What the runtime is started with, for one point, beside what it always has: variables of the command's environment,
-/// empty where nothing is asked for.
+/// Values for one point with which the runtime is started, as variables of the command's
+/// environment. An empty variable requests nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct With {
-    /// `REQUIRED`: the plugin without which no pod and no container is made.
+    /// `REQUIRED`: the plugin that pods and containers require.
     pub required: String,
-    /// `TOLERATE`: pods with this annotation set to true are let through without it.
+    /// `TOLERATE`: the annotation that, if true, exempts a pod from the requirement.
     pub tolerate: String,
     /// `PLUGIN` and `SETTINGS`: a plugin, and lines of its table in CONTRACT.md, "Per plugin".
     pub plugin: String,
     pub settings: String,
-    /// `TROUBLE`: what fails once, by itself: `record-after-run`, the write of a pod's record when all plugins have
-    /// agreed to it; `network-at-stop`, the release of a pod's network.
+    /// `TROUBLE`: the step that fails once. `record-after-run` is the write of a pod's record after
+    /// all plugins have accepted it; `network-at-stop` is the release of a pod's network.
     pub trouble: &'static str,
 }
 
@@ -37,10 +37,10 @@ impl With {
     }
 }
 
-/// How the runtime is killed and started again.
+/// The way to kill and restart the runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Restart {
-    /// Run by `sh -c`. It returns when the runtime was started; whether it answers is asked here.
+    /// Run by `sh -c`. It returns after the start; this module waits until the runtime answers.
     pub command: String,
     pub endpoint: String,
     /// The NRI socket.
@@ -48,8 +48,8 @@ pub(crate) struct Restart {
 }
 
 impl Restart {
-    /// Kills and starts the runtime, with what is asked for until it is started again. Answers the new connection;
-    /// `None` where the command cannot have it so.
+    /// Kills and starts the runtime with these values, which hold until the next start. Returns the
+    /// new connection, or `None` if the command does not support the values.
     ///
     /// # Errors
     /// One line: the command failed, or the runtime does not answer.
@@ -82,7 +82,7 @@ impl Restart {
         let asked = || async {
             let client = cri::connect(&self.endpoint).await.ok()?;
             cri::version(&client).await.ok()?;
-            // Containerd answers Version before its CRI service is ready.
+            // containerd answers Version before its CRI service is ready.
             client.pods(HashMap::new()).await.ok()?;
             Some(client)
         };

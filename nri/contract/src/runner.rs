@@ -1,4 +1,5 @@
-//! Runs points one after the other, each with pods of its own, and clears what each made, whatever came of it.
+//! Runs points one after the other, each with pods of its own, and always removes the objects of
+//! each.
 
 use std::{
     io::{IsTerminal, Write},
@@ -17,29 +18,29 @@ use testkit::{
     verdict::{Checked, Miss},
 };
 
-/// A point that takes longer has failed.
+/// The time limit of a point.
 const LIMIT: Duration = Duration::from_secs(90);
-/// A point is asked again when its look took longer than the runtime lets a hook block.
+/// The attempts for a point whose inspection took longer than the runtime lets a hook block.
 const ATTEMPTS: u32 = 4;
 
-/// What came of a point.
+/// The result of a point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
     Fail {
         expected: String,
         seen: String,
-        /// What its plugins were told before.
+        /// The events of its plugins before the failure.
         events: Vec<String>,
     },
     Skip(String),
-    /// It fails, as the file of deviations says.
+    /// It fails, as listed in the file of deviations.
     Known {
         expected: String,
         seen: String,
         because: String,
     },
-    /// It passes though the file of deviations says that it fails.
+    /// It passes, although the file of deviations lists it.
     Unexpected(String),
 }
 
@@ -51,13 +52,14 @@ pub(crate) struct Row {
     pub took: Duration,
 }
 
-/// Everything the runner knows.
+/// The state of the runner.
 pub(crate) struct Runner {
     pub run: Arc<Run>,
     pub deviations: Deviations,
     pub repeat: u32,
     started: u32,
-    /// A point whose pods the runtime does not remove: no other one finds what it counts on.
+    /// A point whose pods the runtime does not remove. Later points could not rely on their
+    /// preconditions.
     stuck: Option<String>,
 }
 
@@ -72,7 +74,7 @@ impl Runner {
         }
     }
 
-    /// All points; the rows so far are in `rows` also when this future is dropped.
+    /// Runs all points. `rows` has the finished ones even if this future is dropped.
     pub(crate) async fn all(&mut self, points: &[Point], rows: &mut Vec<Row>) {
         let progress = std::io::stderr().is_terminal();
         let mut failed = 0;
@@ -176,7 +178,7 @@ impl Runner {
             Ok(Err(error)) => fail("the suite asks", format!("it panicked: {error}")),
             Err(_) => fail(format!("an answer within {LIMIT:?}"), "none"),
         };
-        // Its plugins have gone with the task: what still blocks goes on now.
+        // The point's plugins ended with its task, which releases blocked calls.
         drop(ended);
         stage.settled().await;
         let cleared = match tokio::time::timeout(LIMIT, cri::clear(&stage.cri())).await {
@@ -198,7 +200,7 @@ impl Runner {
     }
 }
 
-/// Ends the task of a point when the runner goes on, or is itself ended.
+/// Ends the task of a point when the runner continues or is dropped.
 struct Abort(tokio::task::AbortHandle);
 
 impl Drop for Abort {
@@ -214,7 +216,7 @@ fn fail(expected: impl Into<String>, seen: impl Into<String>) -> Checked {
     })
 }
 
-/// The last events, which are those that matter.
+/// Returns the last events, which are the relevant ones.
 fn lines(journal: &Journal) -> Vec<String> {
     const MOST: usize = 30;
     let mut lines = journal.lines();

@@ -1,4 +1,5 @@
-//! What one point works with: names of its own, plugins, pods, and hooks that block while it looks.
+//! The environment of one point: names of its own, plugins, pods, and hooks that block during an
+//! inspection.
 
 use std::{
     future::Future,
@@ -26,31 +27,31 @@ use testkit::{
     verdict::{Answer, Checked, Miss, miss, told},
 };
 
-/// How long a point waits for what must come.
+/// The time that a point waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What all points of a run share.
+/// The values that all points of a run share.
 pub(crate) struct Run {
-    /// Names of pods and plugins begin with it, labels carry it.
+    /// A prefix of the names of pods and plugins, and a value of labels.
     pub id: String,
     pub client: Mutex<Client>,
     pub common: Arc<Common>,
     pub nri: PathBuf,
     pub restart: Option<Restart>,
-    /// Where the runtime takes plugins from that it launches.
+    /// The directory from which the runtime launches plugins.
     pub plugin_dir: Option<PathBuf>,
-    /// It takes addresses of pods from answers to RunPodSandbox.
+    /// The runtime accepts addresses of pods in answers to RunPodSandbox.
     pub pod_ips: bool,
-    /// The time that the runtime gives a plugin for one event, as Configure told it.
+    /// The runtime's timeout for one event, from Configure.
     pub request_timeout: Duration,
-    /// Of the runtime's NRI, such as `v0.12.5`, where it can be told.
+    /// The version of the runtime's NRI, such as `v0.12.5`, if known.
     pub nri_version: String,
     /// Scripts and files for containers.
     pub scratch: PathBuf,
 }
 
 impl Run {
-    /// The client side, for one point, or for the whole run.
+    /// Returns the CRI client for one point; an empty `point` means the complete run.
     pub(crate) fn cri(&self, point: &str) -> Cri {
         Cri {
             client: self.client.lock().clone(),
@@ -59,7 +60,7 @@ impl Run {
             point: point.to_owned(),
         }
     }
-    /// After a restart of the runtime.
+    /// Sets the new client after a restart of the runtime.
     pub(crate) fn connected(&self, client: Client) {
         *self.client.lock() = client;
     }
@@ -70,9 +71,9 @@ pub(crate) struct Stage {
     pub run: Arc<Run>,
     pub journal: Arc<Journal>,
     number: String,
-    /// Calls of this stage that have not returned.
+    /// The number of unfinished calls of this stage.
     calls: watch::Sender<usize>,
-    /// A hook was held for longer than the runtime waits: what was seen then says nothing.
+    /// A hook was blocked for longer than the runtime waits, so the observations are invalid.
     hurried: Arc<Mutex<bool>>,
 }
 
@@ -91,15 +92,15 @@ impl Stage {
     pub(crate) fn cri(&self) -> Cri {
         self.run.cri(&self.number)
     }
-    /// Whether a look took longer than the hook could be held.
+    /// Whether a hook was blocked for too long.
     pub(crate) fn was_hurried(&self) -> bool {
         *self.hurried.lock()
     }
-    /// What should have come in time did not: on a busy host that says nothing at the first attempt.
+    /// Marks the attempt as too slow. On a busy host, a first attempt may miss a deadline.
     pub(crate) fn hurry(&self) {
         *self.hurried.lock() = true;
     }
-    /// A directory of the point's own on the host.
+    /// Makes a directory for the point on the host.
     pub(crate) fn directory(&self) -> Checked<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let dir = self.run.scratch.join(&self.number);
@@ -108,16 +109,16 @@ impl Stage {
         testkit::verdict::done("a scratch directory can be made", made).map(|()| dir)
     }
 
-    /// A plugin that is to be connected, subscribed to everything but the validation.
+    /// A plugin before it connects, subscribed to all events except the validation.
     pub(crate) fn wanted(&self, index: &str, name: &str) -> Wanted {
         let name = format!("{}-{name}", self.run.id);
         Wanted::new(&self.run.nri, index, &name, self.journal.clone())
     }
-    /// A connected plugin.
+    /// Connects a plugin.
     pub(crate) async fn plugin(&self, index: &str, name: &str) -> Checked<Plugin> {
         self.wanted(index, name).join().await
     }
-    /// A connected plugin that says how its failures are to be taken.
+    /// Connects a plugin that sends a failure policy.
     pub(crate) async fn plugin_with(
         &self,
         index: &str,
@@ -133,26 +134,26 @@ impl Stage {
         .await
     }
 
-    /// The full name of a pod of the point.
+    /// Returns the full name of a pod of the point.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.journal.prefix)
     }
     pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         self.cri().pod_config(&self.name(name))
     }
-    /// A pod that must run.
+    /// Runs a pod; an error fails the point.
     pub(crate) async fn pod(&self, name: &str) -> Checked<Pod> {
         let ran = self.cri().run(self.pod_config(name)).await;
         ran.succeeds("RunPodSandbox")
     }
-    /// A pod with one container `c` that runs until it is stopped.
+    /// Runs a pod with one container `c` that runs until it is stopped.
     pub(crate) async fn sleeper(&self, name: &str) -> Checked<(Pod, Container)> {
         let pod = self.pod(name).await?;
         let container = pod.start("c", &SLEEPER).await;
         Ok((pod, container.succeeds("CreateContainer, StartContainer")?))
     }
 
-    /// Starts a call that the stage waits for at its end.
+    /// Starts a call. The stage waits for it at its end.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl Future<Output = T> + Send + 'static,
@@ -212,7 +213,7 @@ impl Stage {
         Ok(Hook { seen, gate, call })
     }
 
-    /// Runs a pod, held in C-01 by a plugin.
+    /// Runs a pod that a plugin blocks in C-01.
     pub(crate) async fn hold_run(
         &self,
         plugin: &Plugin,
@@ -230,11 +231,11 @@ async fn finished<T>(call: &JoinHandle<T>) {
     while !call.is_finished() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The plugin may have heard of it in the same moment.
+    // The plugin may get the event at the same moment.
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Opens when it is dropped, and tells whether it was held for too long.
+/// Opens when it is dropped, and records whether the hook was blocked for too long.
 struct Gate {
     semaphore: Arc<Semaphore>,
     begun: Mutex<Option<Instant>>,
@@ -252,16 +253,16 @@ impl Drop for Gate {
     }
 }
 
-/// A hook that blocks; it goes on when this is dropped.
+/// A blocked hook. Dropping it releases the hook.
 pub(crate) struct Hook<T> {
-    /// What the plugin that blocks was told.
+    /// The event at the blocking plugin.
     pub seen: Seen,
     gate: Gate,
     call: JoinHandle<Result<T, Status>>,
 }
 
 impl<T> Hook<T> {
-    /// Lets the hook return; answers what came of the call.
+    /// Releases the hook, and returns the result of the call.
     pub(crate) async fn returns(self) -> Checked<Result<T, Status>> {
         let over = self.call.is_finished();
         let Self { gate, call, seen } = self;
@@ -282,13 +283,13 @@ impl<T> Hook<T> {
             ),
         }
     }
-    /// Lets the hook return; the call must succeed.
+    /// Releases the hook; an error of the call fails the point.
     pub(crate) async fn passes(self, call: &str) -> Checked<T> {
         self.returns().await?.succeeds(call)
     }
 }
 
-/// Waits until a condition holds; `None` keeps waiting.
+/// Waits until a condition holds; `None` continues waiting.
 pub(crate) async fn eventually<T, F, Fut>(what: &str, mut asked: F) -> Checked<T>
 where
     F: FnMut() -> Fut,
@@ -306,7 +307,7 @@ where
     }
 }
 
-/// An error text must be one line that has all these words.
+/// Checks that an error text is one line that contains all these words.
 pub(crate) fn one_line_with(status: &Status, words: &[&str]) -> Checked {
     let text = status.message();
     let lacking: Vec<_> = words.iter().filter(|word| !text.contains(**word)).collect();

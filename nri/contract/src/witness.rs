@@ -1,5 +1,6 @@
-//! A plugin that the runtime launches itself, so that it is there before the runtime answers any call: it notes what
-//! it is told. It is this very program, by a script in the runtime's plugin directory; its notes are a file.
+//! A plugin that the runtime launches, so that it is connected before the runtime answers any call.
+//! It writes its events to a file. It is this program, started by a script in the runtime's plugin
+//! directory.
 
 use std::{
     fs::{self, OpenOptions},
@@ -19,16 +20,16 @@ use crate::{
 };
 use testkit::verdict::{Checked, done, miss, skip};
 
-/// With the path of the notes, makes this program the plugin.
+/// With the path of the file, makes this program the plugin.
 pub(crate) const FLAG: &str = "--launched";
-/// The last of all.
+/// The last index, so that it is called last.
 const INDEX: &str = "99";
 
-/// The plugin's own side: serves until the runtime ends it.
+/// Serves as the plugin until the runtime ends it.
 pub(crate) async fn serve(notes: PathBuf) -> ExitCode {
     let note = move |line: &str| {
         let opened = OpenOptions::new().append(true).create(true).open(&notes);
-        // One write: whoever reads sees whole lines.
+        // One write, so that readers see complete lines.
         let _ = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     };
     note(&format!("begins {}", std::process::id()));
@@ -81,18 +82,18 @@ fn handlers(note: Arc<dyn Fn(&str) + Send + Sync>) -> Handlers {
     handlers
 }
 
-/// The suite's side.
+/// The suite's view of the plugin.
 pub(crate) struct Witness {
     id: String,
     notes: PathBuf,
     prefix: String,
 }
 
-/// What it was told in one life: from a start of the runtime to its end.
+/// The events of one life: from a start of the runtime to its end.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     pub pid: u32,
-    /// Pods and containers of its Synchronize, `p` or `p/c`.
+    /// The pods and containers of its Synchronize, `p` or `p/c`.
     pub listed: Vec<String>,
     pub events: Vec<String>,
     pub synchronised: bool,
@@ -103,7 +104,7 @@ fn script(run: &Run) -> Option<PathBuf> {
     Some(dir.join(format!("{INDEX}-{}-witness", run.id)))
 }
 
-/// The script goes with the run.
+/// Removes the script at the end of the run.
 pub(crate) fn leave(run: &Run) {
     if let Some(script) = script(run) {
         let _ = fs::remove_file(script);
@@ -111,7 +112,8 @@ pub(crate) fn leave(run: &Run) {
 }
 
 impl Witness {
-    /// It is launched: at its first use the runtime is started again, and it stays until the run's end.
+    /// Returns the launched plugin. The first use installs the script and restarts the runtime; the
+    /// plugin then stays until the end of the run.
     pub(crate) async fn of(s: &Stage) -> Checked<Self> {
         let Some(script) = script(&s.run) else {
             return skip("the directory of plugins that the runtime launches (--plugin-dir)");
@@ -135,14 +137,14 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Index and name, as the runtime knows it.
+    /// Returns index and name, as the runtime uses them.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Kills it, as a crash of its own would.
+    /// Kills the plugin, as in a crash.
     pub(crate) fn kill(&self, life: &Life) -> Checked {
-        // Whatever the notes say: no process is killed that is not this plugin.
+        // Kill only a process of this plugin, even if the file has a wrong pid.
         let line = fs::read(format!("/proc/{}/cmdline", life.pid)).unwrap_or_default();
         let own = String::from_utf8_lossy(&line).contains(FLAG);
         let pid = i32::try_from(life.pid).ok().and_then(Pid::from_raw);
@@ -153,7 +155,7 @@ impl Witness {
         done("the launched plugin can be killed", killed)
     }
 
-    /// All its lives, of the point's own pods.
+    /// Returns all lives, with the events of the point's own pods.
     pub(crate) fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         for line in fs::read_to_string(&self.notes).unwrap_or_default().lines() {
@@ -182,7 +184,7 @@ impl Witness {
         self.lives().pop().unwrap_or_default()
     }
 
-    /// Waits until its last life is as wanted.
+    /// Waits until the last life satisfies `is`.
     pub(crate) async fn life_that(&self, what: &str, is: impl Fn(&Life) -> bool) -> Checked<Life> {
         eventually(what, || async {
             let life = self.last_life();
@@ -203,7 +205,7 @@ fn write_script(script: &Path, notes: &Path) -> std::io::Result<()> {
         own.display(),
         notes.display()
     );
-    // Under another name until it is whole: the directory may be read at any moment.
+    // Rename it when it is complete: the runtime may read the directory at any moment.
     let draft = notes.with_extension("script");
     fs::write(&draft, text)?;
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;

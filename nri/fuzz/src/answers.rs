@@ -1,5 +1,5 @@
-//! Every message that a plugin answers, decoded and carried through what the runtime does with it. How an input says
-//! who answers what stands in `said.rs`.
+//! Decodes every message that a plugin can answer, and processes it as the runtime does. `said.rs`
+//! describes how an input selects the answering plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ fn merge_create(said: &[Said<CreateContainerResponse>]) -> Option<(MergedCreate,
     })
 }
 
-/// The same answer, encoded with the entries of its maps in the other order, and decoded.
+/// Re-encodes the answer with the entries of its maps in reverse order, and decodes it.
 fn with_maps_backwards(answer: &CreateContainerResponse) -> CreateContainerResponse {
     let Some(adjust) = &answer.adjust else {
         return answer.clone();
@@ -100,7 +100,8 @@ fn with_maps_backwards(answer: &CreateContainerResponse) -> CreateContainerRespo
     turned
 }
 
-/// UpdateContainerResponse: permissions, merge, ownership, the target apart from the others.
+/// UpdateContainerResponse: permissions, merge, ownership, and the target separately from other
+/// containers.
 pub(super) fn update(data: &[u8]) {
     let Some(said) = said(&mut Input(data), samples::update_answer) else {
         return;
@@ -129,7 +130,7 @@ fn merge_update(
     })
 }
 
-/// StopContainerResponse: a conflict leaves the later update out and fails nothing (NRI-410).
+/// StopContainerResponse: a conflict drops the later update and fails no call (NRI-410).
 pub(super) fn stop(data: &[u8]) {
     let sample = || StopContainerResponse {
         update: samples::updates(),
@@ -163,7 +164,8 @@ fn merge_stop(said: &[Said<StopContainerResponse>]) -> MergedStop {
     step.merge.finish()
 }
 
-/// RunPodSandboxResponse: what the runtime gets are addresses, each once, and none that the pod had.
+/// RunPodSandboxResponse: the runtime gets addresses only, each once, and none that the pod already
+/// had.
 pub(super) fn run(data: &[u8]) {
     let sample = || RunPodSandboxResponse {
         adjust: Some(samples::addresses()),
@@ -197,7 +199,7 @@ pub(super) fn run(data: &[u8]) {
 }
 
 /// SynchronizeResponse: which answers to the parts of a list count, and the updates at start-up, of
-/// which the first wins (NRI-317, NRI-320). The first byte of the input says how much is in a part.
+/// which the first wins (NRI-317, NRI-320). The first byte of the input sets the size of a part.
 pub(super) fn synchronize(data: &[u8]) {
     let mut input = Input(data);
     let room = usize::from(input.byte()) * 8;
@@ -218,7 +220,7 @@ pub(super) fn synchronize(data: &[u8]) {
     let parts: Vec<_> = chunks(all, room).into_iter().map(|c| c.message).collect();
     let mut merge = StopMerge::new();
     for (n, s) in said.iter().enumerate() {
-        // As a plugin that answers the same to every part.
+        // Simulates a plugin that gives the same answer to every part.
         if !parts.iter().all(|part| takes_parts(part, &s.answer)) {
             assert!(parts.len() > 1);
             continue;
@@ -237,7 +239,7 @@ pub(super) fn synchronize(data: &[u8]) {
     check::updates(&merged.update, &merged.owners);
 }
 
-/// ConfigureResponse: a set of events, or a refusal that names the bits (NRI-310, NRI-313).
+/// ConfigureResponse: a set of events, or an error that names the invalid bits (NRI-310, NRI-313).
 pub(super) fn configure(data: &[u8]) {
     let Some(reply) = decode::<ConfigureResponse>(data) else {
         return;
@@ -258,8 +260,8 @@ pub(super) fn configure(data: &[u8]) {
     }
 }
 
-/// ValidateContainerAdjustmentResponse, beside other verdicts: rejected or not, whatever the order,
-/// in one line that says by whom (NRI-602).
+/// ValidateContainerAdjustmentResponse, beside other verdicts: the order does not change the
+/// result, and a rejection is one line that names the plugin (NRI-602).
 pub(super) fn validate(data: &[u8]) {
     let mut input = Input(data);
     let control = input.byte();
@@ -298,7 +300,7 @@ pub(super) fn validate(data: &[u8]) {
     }
 }
 
-/// The replies without fields: what one takes as a message, all take, and it says nothing.
+/// The replies without fields: all accept the same bytes, and decode to an empty message.
 pub(super) fn plain(data: &[u8]) {
     let all = [
         decode::<Empty>(data).is_some(),

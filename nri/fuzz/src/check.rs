@@ -1,5 +1,5 @@
-//! What must hold of every merged result, whatever plugins answered: nothing without an owner, no owner
-//! without what it owns, each key once, and the next plugin shown what the runtime will get.
+//! Invariants of every merged result, for any answers of plugins: every value has an owner, every
+//! owner has a value, each key occurs once, and the next plugin sees what the runtime will get.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use nri::{
     validate::{self, DefaultValidator, Part},
 };
 
-/// Those who answered, and what each may touch.
+/// The answering plugins, and the fields that each may set.
 pub(super) type Plugins<'a> = [(&'a PluginId, FieldMask)];
 
-/// A merged CreateContainer, and the container that the next plugin would have been shown.
+/// Checks a merged CreateContainer, and the container that the next plugin would see.
 pub(super) fn created(merged: &MergedCreate, seen: &Container, plugins: &Plugins<'_>) {
     owners(&merged.owners, plugins);
     let none = ContainerOwners::new(merged.container.id.as_str());
@@ -34,7 +34,7 @@ pub(super) fn created(merged: &MergedCreate, seen: &Container, plugins: &Plugins
     judged(merged, plugins);
 }
 
-/// A merged UpdateContainer, and the resources that the next plugin would have been shown.
+/// Checks a merged UpdateContainer, and the resources that the next plugin would see.
 pub(super) fn updated(
     merged: &MergedUpdate,
     target: &str,
@@ -53,11 +53,11 @@ pub(super) fn updated(
             let none = ContainerOwners::new(target);
             owned_are_set(owned.unwrap_or(&none), resources);
         }
-        None => assert!(owned.is_none(), "an owner of what nobody updates"),
+        None => assert!(owned.is_none(), "an owner without an update"),
     }
 }
 
-/// Merged updates of other containers.
+/// Checks merged updates of other containers.
 pub(super) fn updates(updates: &[ContainerUpdate], owners: &Owners) {
     once(updates.iter().map(|u| u.container_id.clone()));
     for update in updates {
@@ -72,7 +72,7 @@ pub(super) fn updates(updates: &[ContainerUpdate], owners: &Owners) {
     }
 }
 
-/// What the first plugin set stands, whatever later ones wanted.
+/// A value that the first plugin set is kept, whatever later plugins set.
 pub(super) fn kept(first: &[ContainerUpdate], all: &[ContainerUpdate]) {
     for update in first {
         let same = |other: &&ContainerUpdate| other.container_id == update.container_id;
@@ -105,7 +105,7 @@ fn once(keys: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     all
 }
 
-/// Every owner is a plugin that answered and may own the field; validators are told the same table.
+/// Every owner is a plugin that answered and may own the field. Validators get the same table.
 pub(super) fn owners(owners: &Owners, plugins: &Plugins<'_>) {
     let wire = OwningPlugins::from(owners);
     for fields in wire.owners.values() {
@@ -131,7 +131,7 @@ fn is_set(owner: Option<&Owner>) -> bool {
     matches!(owner, Some(Owner::Set(_)))
 }
 
-/// What a resources message sets: simple fields and keys.
+/// Returns the fields that a resources message sets: simple ones, and those with keys.
 fn set_fields(resources: &LinuxResources) -> (Vec<Field>, BTreeSet<(Field, String)>) {
     let pages = resources.hugepage_limits.iter();
     let pages = once(pages.map(|page| page.page_size.clone())).into_iter();
@@ -165,7 +165,7 @@ fn owned_are_set(owned: &ContainerOwners, resources: &LinuxResources) {
     }
 }
 
-/// One container's owners, its merged adjustment, and itself as the next plugin sees it.
+/// One container's owners, its merged adjustment, and the container that the next plugin sees.
 struct Adjusted<'a> {
     owned: &'a ContainerOwners,
     reply: &'a ContainerAdjustment,
@@ -214,7 +214,10 @@ impl Adjusted<'_> {
                 }
                 Some(key) => {
                     let owner = self.owned.owner_of(field, key);
-                    assert!(owner.is_some(), "{field:?} {key:?} is removed by nobody");
+                    assert!(
+                        owner.is_some(),
+                        "the removal of {field:?} {key:?} has no owner"
+                    );
                     assert!(reply.contains_key(key) || !seen.contains_key(key));
                 }
             }
@@ -231,7 +234,7 @@ impl Adjusted<'_> {
         }
     }
 
-    /// Entries that are owned by key: mounts, variables, devices.
+    /// Checks entries that are owned by key: mounts, variables, devices.
     fn list<T: PartialEq + std::fmt::Debug>(
         &self,
         field: Field,
@@ -289,7 +292,7 @@ impl Adjusted<'_> {
         );
     }
 
-    /// Rlimits and CDI devices: by name, and never removed.
+    /// Checks rlimits and CDI devices, which have names and are never removed.
     fn names(&self) {
         let plain = |name: &str| {
             let upper = name.to_ascii_uppercase();
@@ -334,7 +337,8 @@ impl Adjusted<'_> {
     }
 }
 
-/// The strictest default validator rejects exactly what it is to see, and the idle one nothing.
+/// The strictest default validator rejects exactly the values that it checks; the idle one rejects
+/// none.
 fn judged(merged: &MergedCreate, plugins: &Plugins<'_>) {
     let parts = plugins.iter().map(|(plugin, _)| Part {
         plugin: (*plugin).clone(),

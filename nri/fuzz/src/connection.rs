@@ -1,6 +1,6 @@
-//! A whole connection: a fuzzed plugin's bytes against the code that serves plugins, over a socket, on
-//! a clock that goes on only when nothing else can. Whatever the plugin does, every operation ends
-//! in time, the plugin beside it misses nothing, and nothing is left in the end.
+//! A complete connection: sends a fuzzed plugin's bytes to the code that serves plugins, over a
+//! socket, with a clock that advances only when every task is idle. Whatever the plugin does, every
+//! operation ends in time, the plugin beside it gets every event, and no state remains at the end.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -24,16 +24,16 @@ use super::{
     script::{Step, steps},
 };
 
-/// The fuzzed plugin if it registers as it should, and the one beside it, which does all it should.
+/// The fuzzed plugin, if it registers correctly, and the plugin beside it, which follows all rules.
 pub(super) const FUZZED: &str = "20-fuzzed";
 const HONEST: &str = "90-honest";
-/// Of an event at one plugin.
+/// The timeout of an event at one plugin.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// No operation takes longer: CreateContainer asks the plugin twice, as one and as a validator.
+/// The limit of an operation: CreateContainer asks a plugin twice, the second time as a validator.
 const OPERATION: Duration = Duration::from_secs(5);
-/// No connection takes longer to be in or out, and no script to be played.
+/// The limit for a connection to become active or end, and for a script to be played.
 const CONNECTION: Duration = Duration::from_secs(600);
-/// Input: see `script.rs`.
+/// The input is described in `script.rs`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input(data);
     let policy = samples::connection_policy(input.byte());
@@ -85,7 +85,8 @@ async fn whole(policy: PluginPolicy, script: Vec<Step>) {
     assert!(left.is_none(), "left: {left:?}");
 }
 
-/// A pod's whole life. What cannot be vetoed must reach the honest plugin, each event once, in order.
+/// Runs a complete life of a pod. Events that cannot be vetoed must reach the honest plugin, each
+/// once and in order.
 async fn life(nri: &Adaptation, honest: &Honest) {
     let pod = || samples::pod(samples::POD);
     let container = || samples::small_container(samples::CONTAINER);
@@ -112,7 +113,7 @@ async fn life(nri: &Adaptation, honest: &Honest) {
     assert_eq!(honest.heard(), sent);
 }
 
-/// From creation to the last update; false at the first veto.
+/// Sends the events from creation to the last update; returns false at the first veto.
 async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     let pod = || samples::pod(samples::POD);
     let container = || samples::small_container(samples::CONTAINER);
@@ -146,7 +147,7 @@ async fn with_container(nri: &Adaptation, sent: &mut Vec<Event>) -> bool {
     true
 }
 
-/// In a box: an operation holds whole messages, and a test's thread has a small stack.
+/// Boxed: an operation contains complete messages, and a test's thread has a small stack.
 async fn within<T>(operation: Pin<Box<impl Future<Output = T>>>) -> T {
     let done = timeout(OPERATION, operation).await;
     done.expect("an operation ends in time")
@@ -194,7 +195,7 @@ impl Honest {
         heard.push(event);
     }
 
-    /// The events that nobody may veto, in order.
+    /// Returns the events that no plugin may veto, in order.
     fn heard(&self) -> Vec<Event> {
         let heard = self.0.lock();
         let sure = |e: &&Event| matches!(Class::of(**e), Class::Teardown | Class::Notification);

@@ -1,4 +1,5 @@
-//! Seeds of whole connections: what plugins say while they join and after, the right and the hostile.
+//! Seeds of complete connections: valid and hostile messages of plugins, while they join and
+//! afterwards.
 
 use nri::{
     proto::*,
@@ -36,7 +37,7 @@ pub(super) fn configured(events: i32) -> ConfigureResponse {
     }
 }
 
-/// Registered, configured for `events`, and synchronised in one part.
+/// A script that registers, is configured for `events`, and synchronised in one part.
 fn joined(control: u8, events: i32) -> Script {
     let (index, name) = FUZZED.split_once('-').unwrap_or_default();
     Script::new(control)
@@ -54,8 +55,8 @@ pub(super) fn connection(seeds: &mut Seeds) {
     };
     let stop = stop.encode_to_vec();
     let answers = |script: Script| {
-        // Run, Create, validation, PostCreate, Start, PostStart, Update, PostUpdate, two of the pod,
-        // Stop, Remove, and both of the pod.
+        // Run, Create, validation, PostCreate, Start, PostStart, Update, PostUpdate, two of the
+        // pod, Stop, Remove, and both of the pod.
         let script = script.answer(&[]).answer(&create);
         let script = (0..4).fold(script, |script, _| script.answer(&[]));
         let script = script
@@ -163,7 +164,7 @@ pub(super) fn connection(seeds: &mut Seeds) {
     hostile_messages(&mut stays);
 }
 
-/// Messages and frames that no peer should send.
+/// Messages and frames that a correct peer never sends.
 fn hostile_messages(stays: &mut impl FnMut(&str, Script)) {
     let refusal = Response {
         status: Some(Status {

@@ -1,4 +1,4 @@
-//! A runtime made of memory, which sees what becomes of the plugin under test.
+//! An in-memory runtime that records the outcome for the plugin under test.
 
 use nri::{
     BoxFuture, FailedUpdate, Kind, Observer, PluginEvent, PluginId, PluginName, Requester,
@@ -24,17 +24,17 @@ fn take<T: Default>(from: &Mutex<T>) -> T {
 }
 
 impl Eyes {
-    /// The updates applied since the last call.
+    /// Takes the updates applied since the last call.
     pub(super) fn take_updates(&self) -> Vec<ContainerUpdate> {
         take(&self.updates)
     }
 
-    /// The evictions since the last call: container and reason.
+    /// Takes the evictions since the last call: container and reason.
     pub(super) fn take_evictions(&self) -> Vec<(String, String)> {
         take(&self.evictions)
     }
 
-    /// Resolves when the connected plugin is synchronised or out.
+    /// Resolves when the connected plugin is synchronised or has ended.
     pub(super) async fn settled(&self) {
         self.settled.notified().await;
     }

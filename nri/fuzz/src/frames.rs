@@ -1,4 +1,4 @@
-//! The multiplexer: its reader against a second, plain one; its writer against the reader.
+//! The multiplexer: compares its reader with a second, simple one, and its writer with the reader.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -17,14 +17,14 @@ use super::{clock::block_on, input::Input};
 /// Bytes by connection.
 type Streams = BTreeMap<u32, Vec<u8>>;
 
-/// The whole of a trunk, read at once.
+/// The result of parsing a complete trunk at once.
 struct Parsed {
     streams: Streams,
-    /// Connection and length of each frame that is there to its end.
+    /// Connection and length of each complete frame.
     frames: Vec<(u32, usize)>,
-    /// It ends between two frames.
+    /// The trunk ends between two frames.
     whole: bool,
-    /// Length and connection of a frame that no reader may take (NRI-107); nothing after it counts.
+    /// Length and connection of a frame above the limit (NRI-107). Bytes after it do not count.
     too_long: Option<(usize, u32)>,
 }
 
@@ -59,8 +59,9 @@ fn parse(mut wire: &[u8]) -> Parsed {
     parsed
 }
 
-/// Input: a number, so many cuts, the trunk. However the trunk is cut, the reader gives what a plain
-/// reading of the whole gives, and hands on no byte that was only claimed (NRI-107, NRI-111).
+/// Input: a count, as many cuts, the trunk. However the trunk is cut, the reader returns the same
+/// as a parse of the complete trunk. It never passes on bytes that a header announced but that have
+/// not arrived (NRI-107, NRI-111).
 pub(super) fn read(data: &[u8]) {
     let mut input = Input(data);
     let count = usize::from(input.byte() % 32);
@@ -95,17 +96,16 @@ pub(super) fn read(data: &[u8]) {
     }
 }
 
-/// Connections that are written to, and how much one input writes at most: some times what the sockets
-/// take at once.
+/// The number of connections, and the limits of one input: several times what the sockets hold.
 const CONNECTIONS: u32 = 3;
 const WRITES: usize = 16 << 10;
 const MAX_READS: usize = 256;
-/// Longer than any of this takes on a clock that only goes on when nothing moves.
+/// Longer than any of these tests take on a clock that advances only when every task is idle.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Input: a control byte, the size of reads, then writes: connection, length, a byte to fill it.
-/// Through sockets with next to no room in them, whatever one end writes comes out at the other, in
-/// order, each write as one frame (NRI-106, NRI-110, NRI-111).
+/// Through sockets with minimal buffers, the bytes that one end writes arrive at the other in
+/// order, and each write is one frame (NRI-106, NRI-110, NRI-111).
 pub(super) fn write(data: &[u8]) {
     let mut input = Input(data);
     let (control, at_once) = (input.byte(), usize::from(input.u16() % 8192) + 1);
@@ -114,7 +114,7 @@ pub(super) fn write(data: &[u8]) {
     while !input.is_empty() && left > 0 {
         let id = u32::from(input.byte()) % CONNECTIONS + 1;
         let len = (usize::from(input.u16()) % 10_000).min(left);
-        // An empty write counts too.
+        // An empty write also uses some of the limit.
         left = left.saturating_sub(len + 64);
         writes.push((id, vec![input.byte(); len]));
     }
@@ -133,7 +133,7 @@ pub(super) fn write(data: &[u8]) {
 
 fn pair() -> (UnixStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
-    // The least the kernel gives, so that most writes find no room at first.
+    // The kernel's minimum, so that most writes find the buffer full at first.
     for end in [&ours, &theirs] {
         rustix::net::sockopt::set_socket_send_buffer_size(end, 1).expect("a buffer has a size");
     }
@@ -173,7 +173,7 @@ async fn as_frames(writes: &[(u32, Vec<u8>)]) {
 }
 
 async fn as_streams(writes: &[(u32, Vec<u8>)], at_once: usize) {
-    // Byte by byte only what is short.
+    // Read short streams only byte by byte.
     let total: usize = writes.iter().map(|(_, bytes)| bytes.len()).sum();
     let at_once = at_once.max(total / MAX_READS);
     let (ours, theirs) = pair();

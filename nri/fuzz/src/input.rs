@@ -1,6 +1,6 @@
 //! One input of a fuzz target.
 
-/// The bytes of one input, taken from the front. At the end there are zeros.
+/// The bytes of one input, taken from the front. It continues with zeros after the end.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -14,7 +14,7 @@ impl<'a> Input<'a> {
         u16::from_le_bytes([low, self.byte()])
     }
 
-    /// As many bytes as there are, at most `n`.
+    /// Takes up to `n` of the remaining bytes.
     pub(super) fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;

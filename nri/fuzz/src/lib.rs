@@ -1,7 +1,7 @@
-//! The oracles of the fuzz targets of nri: one function for each target, which takes bytes and panics when
+//! The oracles of the fuzz targets of nri: one function per target, which takes bytes and panics if
 //! a rule is broken. The test `seeds` runs the same functions over every seed of the repository.
 //!
-//! Private parts of the library are in `nri::internals`.
+//! `nri::internals` exports the private parts of the library.
 
 mod answers;
 mod check;
@@ -24,9 +24,9 @@ pub use seeds::seeds;
 
 /// One fuzz target.
 pub struct Target {
-    /// Its name: of the program, and of the directory of seeds.
+    /// The name of the program and of the directory of seeds.
     pub name: &'static str,
-    /// The longest input worth making, in bytes.
+    /// The longest useful input, in bytes.
     pub max_len: usize,
     pub run: fn(&[u8]),
 }
@@ -56,7 +56,7 @@ const fn target(name: &'static str, max_len: usize, run: fn(&[u8])) -> Target {
 ///
 /// # Panics
 ///
-/// If there is none, or if it finds something.
+/// If the target does not exist, or finds a fault.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.expect("a target of this name").run)(data);

@@ -1,4 +1,5 @@
-//! The fuzzed plugin's end of a connection: plays its script, and reads what the runtime says by a reader of its own.
+//! The fuzzed plugin's end of a connection: plays its script, and reads the runtime's messages with
+//! a reader of its own.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +22,12 @@ const FIRST_FRAME: usize = 4096;
 /// Bytes of a ttrpc message's header.
 const HEADER: usize = 10;
 
-/// A ttrpc message with a sound header.
+/// Builds a ttrpc message with a valid header.
 pub(super) fn message(stream: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     [&message_header(payload.len(), stream, kind)[..], payload].concat()
 }
 
-/// The call that the first byte of a call step means: a version and a method, some not there.
+/// Maps the first byte of a call step to a version and a method, some of which do not exist.
 fn called(what: u8) -> (String, &'static str) {
     let service = match what & 3 {
         0 | 1 => Version::V1Alpha1.runtime_service(),
@@ -37,7 +38,8 @@ fn called(what: u8) -> (String, &'static str) {
     (service.to_owned(), methods[usize::from(what >> 2 & 3)])
 }
 
-/// Length with its header, stream and type of the message that begins here, once its header is there.
+/// Returns length (header included), stream and type of the message at the start; `None` if its
+/// header is incomplete.
 fn head(bytes: &[u8]) -> Option<(usize, u32, u8)> {
     let (head, _) = bytes.split_first_chunk::<HEADER>()?;
     let word = |n: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| head[n + i]));
@@ -47,11 +49,11 @@ fn head(bytes: &[u8]) -> Option<(usize, u32, u8)> {
 /// The plugin's end of the connection.
 pub(super) struct Peer {
     stream: UnixStream,
-    /// The last request of the runtime.
+    /// The id of the runtime's last request.
     asked: u32,
-    /// Ours to it.
+    /// The id of our next request.
     next: u32,
-    /// What came on each logical connection and is no whole message yet, or not asked for.
+    /// Bytes per logical connection that are not yet a complete message, or not yet requested.
     came: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -65,8 +67,8 @@ impl Peer {
         }
     }
 
-    /// Plays the script and hangs up. Errors of writing are the runtime's way to say that it has
-    /// heard enough.
+    /// Plays the script and closes the connection. A write error means that the runtime has closed
+    /// it.
     pub(super) async fn play(mut self, script: Vec<Step>) {
         for step in script {
             match step {
@@ -120,7 +122,8 @@ impl Peer {
         self.frame(TO_RUNTIME, &request).await;
     }
 
-    /// Waits for a request, whose id must be odd and higher than any before (NRI-132, NRI-140).
+    /// Waits for a request, whose id must be odd and higher than all earlier ones (NRI-132,
+    /// NRI-140).
     async fn next_request(&mut self) {
         while let Some((conn, stream, kind)) = self.read().await {
             if (conn, kind) == (TO_PLUGIN, REQUEST) {
@@ -131,7 +134,7 @@ impl Peer {
         }
     }
 
-    /// The next message, as connection, stream and type.
+    /// Returns the next message as connection, stream and type.
     async fn read(&mut self) -> Option<(u32, u32, u8)> {
         loop {
             for (conn, came) in &mut self.came {
@@ -145,8 +148,8 @@ impl Peer {
             }
             let (conn, bytes) = self.read_frame().await?;
             let came = self.came.entry(conn).or_default();
-            // A frame holds messages or parts of them, in any cut, but one that is longer than what a Go reader
-            // takes at once is the very rest of a message that has begun (NRI-110).
+            // A frame may contain several messages or parts of them. A frame longer than a Go
+            // reader's buffer must be exactly the rest of a message that has begun (NRI-110).
             let rest = head(came).map(|(len, ..)| len - came.len());
             assert!(bytes.len() <= FIRST_FRAME || rest == Some(bytes.len()));
             came.extend(bytes);

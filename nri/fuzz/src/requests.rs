@@ -1,4 +1,4 @@
-//! The two messages that plugins send of their own accord: RegisterPlugin and UpdateContainers.
+//! The two requests that plugins send on their own initiative: RegisterPlugin and UpdateContainers.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use super::{
     samples,
 };
 
-/// A runtime side that is made once, since nothing here changes it.
+/// The runtime side. Made once, because no test here changes it.
 struct World {
     nri: Adaptation,
     eyes: Arc<Eyes>,
     tokio: Runtime,
-    /// Of whoever connects.
+    /// The identity of the connected plugin.
     identity: Arc<Identity>,
 }
 
 thread_local! {
-    // Never dropped: at the end of a thread tokio may be gone already.
+    // Never dropped: tokio may have ended before the thread does.
     static WORLD: &'static World = Box::leak(Box::new(world()));
 }
 
-/// The id of a plugin that is treated as `samples::policy(control)` says.
+/// Returns the id of a plugin with the policy `samples::policy(control)`.
 fn id_of(control: u8) -> PluginId {
     samples::plugin(&format!("20-way{}", control & 15))
 }
@@ -76,15 +76,16 @@ fn world() -> World {
     }
 }
 
-/// Characters that a text of a peer may come to, and one that says it was longer.
+/// The longest text from a peer, and one character that marks a cut.
 const TEXT: usize = 1001;
 
 fn is_one_short_line(text: &str) -> bool {
     text.chars().count() <= TEXT && !text.contains(char::is_control)
 }
 
-/// Input: a control byte (v1beta1, launched), a RegisterPluginRequest. Registered with a sound identity
-/// or refused with a reason, as whoever waits for it is told too; and once only (NRI-301…304).
+/// Input: a control byte (v1beta1, launched), a RegisterPluginRequest. It is registered with a
+/// valid identity, or refused with a reason that waiting callers get, too; and only once
+/// (NRI-301…304).
 pub(super) fn register(data: &[u8]) {
     let mut input = Input(data);
     let control = input.byte();
@@ -108,7 +109,7 @@ pub(super) fn register(data: &[u8]) {
         let register = || world.tokio.block_on(service.register(version, payload));
         let answer = register();
         assert_eq!(answer.is_ok(), sound);
-        let told = told.try_recv().expect("whoever waits is told");
+        let told = told.try_recv().expect("the waiting caller is notified");
         match (answer, told) {
             (Ok(reply), Ok(registration)) => {
                 assert!(reply.is_empty());
@@ -129,9 +130,9 @@ pub(super) fn register(data: &[u8]) {
     });
 }
 
-/// Input: a control byte, an UpdateContainersRequest. Each update is applied or named as failed, what
-/// the plugin may not do is not done, a container that is being created is left alone (NRI-440,
-/// NRI-441, NRI-570).
+/// Input: a control byte, an UpdateContainersRequest. Each update is applied or reported as failed.
+/// Forbidden updates are not applied, and a container that is being created is not changed
+/// (NRI-440, NRI-441, NRI-570).
 pub(super) fn unsolicited(data: &[u8]) {
     let mut input = Input(data);
     let control = input.byte();
@@ -193,10 +194,7 @@ fn judge(
         denied != FieldMask::NONE && policy.on_denied == OnDenied::Fail
     });
     for update in refused {
-        assert!(
-            failed.contains(update),
-            "a plugin is told what it asked for"
-        );
+        assert!(failed.contains(update), "a refused update is returned");
     }
     let wanted = if policy.fields.may_evict() {
         asked.evict.as_slice()

@@ -1,8 +1,8 @@
-//! The answers of one input, and what holds of each alone.
+//! The answers of one input, and the invariants of each alone.
 //!
-//! Most inputs are a control byte and an answer. The control byte says how the plugin is treated
-//! (`samples::policy`), who else answers, and whether that one's answer is in the input too: then
-//! the length of the first answer stands before both, little endian.
+//! Most inputs are a control byte and an answer. The control byte selects the plugin's policy
+//! (`samples::policy`), the other answering plugins, and whether the input has two answers. If it
+//! has, the length of the first (little endian) precedes both.
 
 use std::fmt::Debug;
 
@@ -17,15 +17,15 @@ use prost::Message;
 
 use super::{input::Input, samples};
 
-/// Bit of the control byte: both answers are in the input.
+/// Bit of the control byte: the input has both answers.
 pub(super) const TWO: u8 = 128;
-/// Bits of the control byte: who answers, in order.
+/// Bits of the control byte: the answering plugins, in order.
 pub(super) const FIRST_ALONE: u8 = 0;
 pub(super) const FIRST_SECOND: u8 = 16;
 pub(super) const SECOND_FIRST: u8 = 32;
 pub(super) const FIRST_TWICE: u8 = 48;
 
-/// A decoded message, which must also survive being encoded.
+/// Decodes a message, and checks that encoding preserves it.
 pub(super) fn decode<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     let again = M::decode(message.encode_to_vec().as_slice());
@@ -41,7 +41,7 @@ pub(super) struct Said<A> {
     pub(super) answer: A,
 }
 
-/// The answers of an input in their order; `None` if the fuzzed one is no message.
+/// Returns the answers of an input in order; `None` if the fuzzed one cannot be decoded.
 pub(super) fn said<A>(input: &mut Input<'_>, sample: impl FnOnce() -> A) -> Option<Vec<Said<A>>>
 where
     A: Message + Default + PartialEq + Clone,
@@ -77,7 +77,7 @@ pub(super) fn masks<A>(said: &[Said<A>]) -> Vec<(&PluginId, FieldMask)> {
     said.iter().map(|s| (&s.plugin, s.policy.fields)).collect()
 }
 
-/// What is dropped is not permitted, is all that is not, and is dropped once (B-14).
+/// Exactly the forbidden fields are dropped, and a second call drops none (B-14).
 pub(super) fn cut<A: Restrict + Clone + PartialEq + Debug>(answer: &A, fields: FieldMask) {
     let mut cut = answer.clone();
     let denied = cut.restrict(fields);
@@ -87,12 +87,12 @@ pub(super) fn cut<A: Restrict + Clone + PartialEq + Debug>(answer: &A, fields: F
     assert_eq!(again.restrict(fields), FieldMask::NONE);
     assert_eq!(again, cut);
     assert_eq!(answer.clone().restrict(FieldMask::ALL), FieldMask::NONE);
-    // The other half is what was dropped, and nothing besides.
+    // A cut by the complement drops none of the denied fields.
     let kept = cut.restrict(FieldMask::ALL - fields);
     assert!(kept.iter().all(|field| !denied.has(field)));
 }
 
-/// Takes all answers in; false if one cannot stand, which must be for a reason that fits.
+/// Merges all answers. Returns false if one is rejected, for a reason that must fit.
 pub(super) fn take_all<S: Operation>(
     step: &mut S,
     said: &[Said<<S::Request as HookRequest>::Reply>],

@@ -1,5 +1,5 @@
-//! What inputs meet: a pod, a container with something of every kind, an answer that sets something of
-//! every kind, and the ways a plugin may be treated.
+//! Sample objects: a pod, a container with a value of every kind, an answer that sets a value of
+//! every kind, and the policies of a plugin.
 
 use nri::{
     EventMask, PluginId,
@@ -9,7 +9,7 @@ use nri::{
     proto::*,
 };
 
-/// The container that is created, updated or stopped, and one beside it.
+/// The container that is created, updated or stopped, and another one.
 pub(super) const CONTAINER: &str = "ctr";
 pub(super) const OTHER: &str = "other";
 pub(super) const POD: &str = "pod";
@@ -48,7 +48,7 @@ pub(super) fn device(path: &str) -> LinuxDevice {
     }
 }
 
-/// As little as makes a container: for those who look at calls rather than at what is in them.
+/// The smallest container, for tests of calls rather than of their content.
 pub(super) fn small_container(id: &str) -> Container {
     Container {
         id: id.into(),
@@ -92,7 +92,7 @@ pub(super) fn container(id: &str) -> Container {
     }
 }
 
-/// What the runtime itself sets.
+/// The resources that the runtime sets itself.
 pub(super) fn resources() -> LinuxResources {
     let mut resources = LinuxResources::default();
     resources
@@ -105,7 +105,7 @@ pub(super) fn resources() -> LinuxResources {
     resources
 }
 
-/// An adjustment with one thing of each kind: added, removed and set over, by turns.
+/// An adjustment with one entry of each kind, alternately added, removed and replaced.
 pub(super) fn adjustment() -> ContainerAdjustment {
     let mut adjust = ContainerAdjustment::default();
     let hook = Hook {
@@ -210,7 +210,7 @@ pub(super) fn update_answer() -> UpdateContainerResponse {
     }
 }
 
-/// How the first plugin of an input is treated: eight sets of fields, refused or dropped.
+/// The policy of the first plugin of an input: eight sets of fields, refused or dropped.
 pub(super) fn policy(control: u8) -> PluginPolicy {
     let fields = [
         FieldMask::ALL,
@@ -235,7 +235,7 @@ pub(super) fn policy(control: u8) -> PluginPolicy {
     }
 }
 
-/// How the plugin on a fuzzed connection is treated.
+/// The policy of the plugin on a fuzzed connection.
 pub(super) fn connection_policy(control: u8) -> PluginPolicy {
     let on = |bit: u8| control & bit != 0;
     PluginPolicy {

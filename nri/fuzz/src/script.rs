@@ -1,19 +1,19 @@
-//! What a fuzzed plugin does on its connection, as bytes: a control byte, then steps.
+//! The actions of a fuzzed plugin on its connection, as bytes: a control byte, then steps.
 //!
 //! ```text
-//!   step = kind (u8, modulo 11) | length (u16 LE) | as many bytes, or what is left
+//!   step = kind (u8, modulo 11) | length (u16 LE) | that many bytes, or the rest
 //! ```
 
 use std::time::Duration;
 
 use super::input::Input;
 
-/// How often a flood repeats its bytes.
+/// The repetitions of a flood.
 pub(super) const FLOOD: usize = 64;
-/// More than that no script does.
+/// The limit of steps per script.
 const MAX_STEPS: usize = 64;
 
-/// One step. Frames are sound where it says "frame", ttrpc messages where it says "message".
+/// One step. "Frame" means a valid frame, "message" a valid ttrpc message.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Bytes on the trunk.
@@ -26,17 +26,17 @@ pub(super) enum Step {
     Await,
     /// Answers the last request with a message with this payload.
     Reply(Vec<u8>),
-    /// Answers the last request with a message whose envelope this is.
+    /// Answers the last request with a message with this envelope.
     Envelope(Vec<u8>),
     /// Answers the last request with an error of this code and text.
     Error(u8, String),
-    /// Calls the runtime. The first byte says what; the rest is the payload.
+    /// Calls the runtime. The first byte selects the method; the rest is the payload.
     Call(u8, Vec<u8>),
-    /// Does nothing for so long.
+    /// Waits for this time.
     Pause(Duration),
-    /// The same frame for the runtime's service again and again.
+    /// Repeats one frame for the runtime's service.
     Flood(Vec<u8>),
-    /// Reads, and says nothing more until the runtime closes the connection.
+    /// Reads, and sends nothing until the runtime closes the connection.
     Stay,
 }
 

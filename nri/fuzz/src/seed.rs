@@ -1,11 +1,11 @@
-//! One seed, and the list in which they are gathered.
+//! One seed, and the list that collects them.
 
 use nri::wire::frame::header;
 use prost::Message;
 
 use super::said::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
 
-/// One input that is checked in.
+/// One input in the repository.
 pub struct Seed {
     pub target: &'static str,
     pub name: String,
@@ -29,7 +29,7 @@ impl Seeds {
         });
     }
 
-    /// An answer in every company: alone, before and after another, and twice.
+    /// Adds an answer in every combination: alone, before and after another one, and twice.
     pub(super) fn company(
         &mut self,
         target: &'static str,

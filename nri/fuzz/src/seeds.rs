@@ -1,5 +1,6 @@
-//! The seeds: real answers from the real encoders, and the hostile ones. `nri/fuzz/tests/seeds.rs` writes
-//! them to `nri/fuzz/seeds` and keeps them as they are here; what fuzzing finds lies beside them.
+//! The seeds: real answers from the real encoders, and hostile ones. `nri/fuzz/tests/seeds.rs`
+//! writes them to `nri/fuzz/seeds` and checks that they stay equal. Inputs found by fuzzing are in
+//! the same directory.
 
 use nri::{
     adjust::{Adjust, SetResources, update},
@@ -16,7 +17,7 @@ use super::{
     seed::{Seed, Seeds, frame},
 };
 
-/// All that are made here; names are distinct within a target.
+/// Returns all generated seeds; names are distinct within a target.
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = Seeds(Vec::new());
     mux(&mut seeds);
@@ -188,7 +189,7 @@ fn updates(seeds: &mut Seeds) {
     seeds.company("synchronize", "an-echo", &[20], &echo);
 }
 
-/// Targets whose answers are small.
+/// Adds seeds of targets with small answers.
 fn small(seeds: &mut Seeds) {
     for events in [0, 1, 0x3fff, 0x4000, i32::MIN, -1] {
         let bytes = configured(events).encode_to_vec();

@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets, run by the functions that the targets run: so neither can rot.
+//! Runs the seeds of the fuzz targets with the functions of the targets, so that both stay valid.
 
 use std::{
     collections::BTreeSet,
@@ -20,10 +20,10 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| name(entry.unwrap())).collect()
 }
 
-/// Names of seeds that fuzzing has found; the others are made by `nri_fuzz::seeds`.
+/// The prefix of seeds that fuzzing found; `nri_fuzz::seeds` makes the others.
 const FOUND: &str = "found-";
 
-/// Panics in any task, also in those that somebody catches.
+/// Counts panics in any task, also in those that another task catches.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -83,7 +83,7 @@ fn every_target_has_seeds_and_no_other_directory_is_there() {
     assert_eq!(names(&directory()), targets);
 }
 
-/// Not a test: writes the seeds anew. Those that were found stay.
+/// Not a test: rewrites the generated seeds and keeps the found ones.
 #[test]
 #[ignore = "writes into the sources"]
 fn write_the_seeds() {

@@ -109,7 +109,7 @@ pub enum What {
     },
     /// Bytes that are neither a request nor an answer to one.
     Unread { from: Side, unread: Unread },
-    /// No more bytes will come from this side, or from both sides if none is named.
+    /// This side sends no further bytes; both sides if none is named.
     Closed {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Side>,

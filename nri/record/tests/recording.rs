@@ -1,4 +1,4 @@
-//! Recordings: what is never in them, and what their reader makes of files that are damaged or hostile.
+//! Recordings: their secrets, and reading of damaged or malicious files.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ proptest! {
     #[test]
     fn whatever_a_variable_has_as_its_value_is_not_in_the_file(
         name in "[A-Z_]{1,8}",
-        // Marked, so that no other text of the file can be it.
+        // Marked, so that it differs from all other texts of the file.
         value in r#"#[\PC"\\=\n]{0,20}#"#,
     ) {
         let pair = || KeyValue { key: name.clone(), value: value.clone() };
@@ -66,7 +66,7 @@ proptest! {
         );
         let synchronize = SynchronizeRequest { containers: vec![container], ..Default::default() };
         let created = CreateContainerResponse { adjust: Some(adjust), ..Default::default() };
-        // One that is no message: a text with a byte that no text has.
+        // An invalid message: a text with a byte that is not UTF-8.
         let mut garbled = create.encode_to_vec();
         garbled.extend([0x0a, 0x03, 0x0a, 0x01, 0xff]);
         let text = recording(|connection| {
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// Redaction and what is left out go by names of fields: by these, and in every message.
+/// Redaction and omission select fields by name: these names, in every message.
 #[test]
 fn the_fields_that_are_told_apart_by_name_are_those_of_the_protocol() {
     let proto = include_str!("../../../proto/nri/nri.proto");
@@ -198,7 +198,7 @@ async fn a_runtime_that_records_itself_has_every_call_before_its_answer() {
             id: format!("pod-{n}"),
             ..Default::default()
         };
-        // The plugin gets events once it is in.
+        // The plugin gets events once it is active.
         while runtime.run_pod_sandbox(pod.clone()).await.is_ok() {
             tokio::task::yield_now().await;
         }

@@ -1,5 +1,5 @@
-//! Tasks in an order drawn from a seed, and sockets of memory: what the seeded model of nri (`nri/tests/sim`) runs on.
-//! The library uses it with its feature `sim`.
+//! Tasks in an order drawn from a seed, and in-memory sockets, for the seeded model of nri
+//! (`nri/tests/sim`). The library uses it with its feature `sim`.
 
 pub use self::{
     memory::{Direction, Link, Memory},

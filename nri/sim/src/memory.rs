@@ -1,4 +1,4 @@
-//! A socket of memory, whose delays, cuts and half-closes are a seed's.
+//! An in-memory socket whose delays, cuts and half-closes come from a seed.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -10,18 +10,18 @@ use tokio::{
 
 use super::rng::Rng;
 
-/// Bytes on their way before writers wait.
+/// The bytes in transit at which writers wait.
 const ROOM: usize = 64 << 10;
 
-/// What befalls a connection.
+/// The faults of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Link {
     pub seed: u64,
-    /// Bytes are on their way for so long at most.
+    /// The longest delay of bytes in transit.
     pub delay: Duration,
-    /// After so many bytes from the plugin, or to it, the connection ends, also inside a frame.
+    /// The connection ends after this many bytes in this direction, possibly inside a frame.
     pub cut: Option<(usize, Direction)>,
-    /// That direction alone ends, and the other stays.
+    /// Only this direction ends; the other stays open.
     pub half: bool,
 }
 
@@ -35,7 +35,7 @@ pub enum Direction {
 struct Way {
     bytes: VecDeque<(Instant, VecDeque<u8>)>,
     waiting: usize,
-    /// No more bytes come after those that wait.
+    /// No bytes follow the buffered ones.
     ended: bool,
     left: Option<usize>,
 }
@@ -43,14 +43,14 @@ struct Way {
 #[derive(Debug)]
 struct Shared {
     ways: [Mutex<Way>; 2],
-    /// Of each way: its reader may go on, its writer may.
+    /// Per direction: wakes its reader, wakes its writer.
     readable: [Notify; 2],
     writable: [Notify; 2],
     rng: Mutex<Rng>,
     link: Link,
 }
 
-/// One end.
+/// One end of the socket.
 #[derive(Debug)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Both ends: the runtime's, the plugin's.
+    /// Returns both ends: the runtime's, then the plugin's.
     pub fn pair(link: Link) -> (Self, Self) {
         let way = |direction| {
             let cut = link.cut.filter(|(_, of)| *of == direction);
@@ -81,7 +81,7 @@ impl Memory {
         (end(0), end(1))
     }
 
-    /// Waits until [`Memory::try_read`] has something.
+    /// Waits until [`Memory::try_read`] can return bytes.
     pub async fn readable(&self) {
         loop {
             let next = {
@@ -123,7 +123,7 @@ impl Memory {
         Ok(read)
     }
 
-    /// Waits until [`Memory::try_write`] takes something.
+    /// Waits until [`Memory::try_write`] can accept bytes.
     pub async fn writable(&self) {
         let to = 1 - self.reads;
         loop {

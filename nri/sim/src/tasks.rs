@@ -1,6 +1,7 @@
-//! Tasks that are ready in the order of a seed, belong to a group, and can be ended with it.
+//! Tasks that become ready in the order of a seed. Each belongs to a group that can be killed.
 //!
-//! All of it belongs to the thread that called [`begin`]; tasks of other threads are as without the feature.
+//! The state belongs to the thread that called [`begin`]; tasks of other threads run as without the
+//! feature.
 
 use std::{
     cell::RefCell,
@@ -16,7 +17,7 @@ use tokio::{
 
 use super::rng::Rng;
 
-/// A group of tasks that live and end together, such as one daemon's.
+/// A group of tasks that end together, such as one daemon's.
 pub type Group = u32;
 
 type Key = (Group, u64);
@@ -27,14 +28,14 @@ struct Tasks {
     last: u64,
     live: BTreeMap<Key, AbortHandle>,
     ended: BTreeSet<Group>,
-    /// How often tasks were polled at this moment of the clock.
+    /// The number of polls at the current moment of the clock.
     polls: (Option<Instant>, u64),
 }
 
-/// Tasks that are polled as often while no time passes go on without end.
+/// The limit of polls without passing time: tasks above it never end.
 const MAX_POLLS: u64 = 2_000_000;
 
-/// When a task that is polled goes on.
+/// The moment at which a polled task continues.
 enum Next {
     Now,
     Later,
@@ -78,27 +79,28 @@ pub fn begin(seed: u64) {
     }));
 }
 
-/// Spawns a task of `group`; what it spawns belongs to the group too.
+/// Spawns a task of `group`; tasks that it spawns belong to the group, too.
 pub fn spawn_in(group: Group, task: impl Future<Output = ()> + Send + 'static) {
     within(group, || drop(spawn(task)));
 }
 
-/// Runs `act` as part of a group.
+/// Calls `act` as part of a group.
 pub fn within<T>(group: Group, act: impl FnOnce() -> T) -> T {
     inside(Some(group), act)
 }
 
-/// Whether tasks went on without end while no time passed. None goes on since.
+/// Whether tasks reached the limit of polls without passing time. No task continues after that.
 pub fn is_stuck() -> bool {
     with(|tasks| tasks.polls.1 > MAX_POLLS).unwrap_or_default()
 }
 
-/// How many tasks of a group there are.
+/// Returns the number of live tasks of a group.
 pub fn live(group: Group) -> usize {
     with(|tasks| tasks.live.keys().filter(|key| key.0 == group).count()).unwrap_or_default()
 }
 
-/// Ends all tasks of a group where they are, as `kill -9` does. Nothing of it begins any more.
+/// Ends all tasks of a group at their current point, as `kill -9` does. The group starts no further
+/// task.
 pub fn kill(group: Group) {
     let tasks = with(|tasks| {
         tasks.ended.insert(group);
@@ -119,7 +121,7 @@ fn inside<T>(group: Option<Group>, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A task that is sometimes not ready though it could go on.
+/// A task that is sometimes delayed although it could continue.
 struct Tracked<F> {
     task: Option<Pin<Box<F>>>,
     key: Option<Key>,

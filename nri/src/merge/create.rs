@@ -71,7 +71,7 @@ impl CreateMerge {
         &self.request
     }
 
-    /// What is set so far, without the environment.
+    /// The values set so far, without the environment.
     pub(crate) fn adjustment(&mut self) -> ContainerAdjustment {
         let env = std::mem::take(&mut self.reply.env);
         let adjustment = self.reply.clone();
@@ -79,7 +79,7 @@ impl CreateMerge {
         adjustment
     }
 
-    /// Who set what so far.
+    /// The owners so far.
     pub fn owners(&self) -> &ContainerOwners {
         &self.owners
     }

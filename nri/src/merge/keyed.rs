@@ -1,7 +1,8 @@
-//! What rows of table 5.2 have in common. Two shapes of adjustment can remove: a list of keyed entries (mounts, env,
-//! devices) and a map (annotations, sysctl, net devices). Others are replaced as a whole.
+//! The common part of rows of table 5.2. Two shapes of adjustment can remove: a list of keyed
+//! entries (mounts, env, devices) and a map (annotations, sysctl, net devices). Others are replaced
+//! completely.
 //!
-//! Work is linear in the answer and in what is there already, whatever a plugin sends.
+//! Work is linear in the answer and in the existing values, whatever a plugin sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +17,11 @@ pub(super) trait Keyed: Sized {
     /// The key, with the marker if it is one for removal.
     fn key(&self) -> &str;
     fn set_key(&mut self, key: String);
-    /// The key under which it is owned and matched: a path, unless said otherwise (NRI-518).
+    /// The key by which it is owned and compared: a path, unless overridden (NRI-518).
     fn canonical(key: &str) -> String {
         clean_path(key)
     }
-    /// What is wrong with the key, marker taken off.
+    /// The fault of the key without its marker.
     fn fault(key: &str) -> Option<&'static str>;
 }
 
@@ -78,18 +79,18 @@ pub(super) fn both<'a, T>(request: &'a mut T, reply: &'a mut T) -> Both<'a, T> {
     Both { request, reply }
 }
 
-/// What one plugin claims of one container.
+/// The claims of one plugin on one container.
 pub(super) struct Claims<'a> {
     pub(super) owners: &'a mut ContainerOwners,
     pub(super) plugin: &'a PluginId,
 }
 
-/// What one plugin's entries come to, once claimed.
+/// The result of one plugin's entries.
 pub(super) struct Taken<T> {
-    /// Keys that the plugin removed or set: whatever else has one of them must go.
+    /// Keys that the plugin removed or set: other entries with these keys must be removed.
     pub(super) keys: BTreeSet<String>,
-    /// What the reply gets, in order of appearance (NRI-514): entries set, and markers of keys
-    /// only removed (NRI-512).
+    /// The entries for the reply, in order of appearance (NRI-514): entries set, and markers of
+    /// keys only removed (NRI-512).
     pub(super) reply: Vec<T>,
 }
 
@@ -109,10 +110,11 @@ impl Claims<'_> {
         Ok(self.owners.claim_key(self.plugin, field, key)?)
     }
 
-    /// Claims what the entries set, and clears what they remove.
+    /// Claims the keys that the entries set, and clears those that they remove.
     ///
-    /// A key only removed becomes owned (`-P`) if an earlier plugin had touched it; the removal of an
-    /// original entry has no owner, so that a later plugin may add it anew (NRI-513).
+    /// A key that is only removed becomes owned (`-P`) if an earlier plugin had touched it; the
+    /// removal of an original entry has no owner, so that a later plugin may add it again
+    /// (NRI-513).
     pub(super) fn take<T: Keyed>(&mut self, entries: Vec<T>) -> Result<Taken<T>, MergeError> {
         let mut removed = BTreeSet::new();
         let mut set = BTreeSet::new();
@@ -189,7 +191,7 @@ impl Claims<'_> {
         for key in entries.keys().filter_map(|key| removal(key)) {
             self.owners.clear_key(self.plugin, field, key);
             request.remove(key);
-            // Under `-x` the reply has no value of an earlier plugin but its removal of `x`, which stands.
+            // Under `-x` the reply has only an earlier plugin's removal of `x`, which is kept.
             if removal(key).is_none() {
                 reply.remove(key);
             }

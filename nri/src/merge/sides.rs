@@ -66,8 +66,8 @@ impl Sides<'_> {
         Ok(())
     }
 
-    /// A first argument "" says: I know that I overwrite. With nothing after it the original
-    /// arguments stand (NRI-517), and later plugins are shown them.
+    /// A first argument "" means that the plugin replaces them knowingly. If no other argument
+    /// follows, the original arguments are kept (NRI-517), and later plugins see them.
     fn args(&mut self, mut args: Vec<String>) -> Result<(), MergeError> {
         let Some(first) = args.first() else {
             return Ok(());

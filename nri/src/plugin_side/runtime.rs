@@ -77,12 +77,13 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Asks the runtime to update and evict containers; gives the updates that could not be applied
-    /// (NRI-917). A failed eviction is an update of that container without values, at the end; the Go runtime reports none. Does not wait longer than the runtime's request timeout. Fails at once where there is no
-    /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
-    /// (code 9).
+    /// Requests updates and evictions of containers from the runtime; returns the updates that
+    /// could not be applied (NRI-917). A failed eviction is an update of that container without
+    /// values, at the end; the Go runtime reports none. Waits at most the runtime's request
+    /// timeout. Fails at once without a connection, as in an in-process plugin, and before the
+    /// plugin is synchronised (code 9).
     ///
-    /// Do not wait for it inside a handler: the Go runtime answers after the handler has.
+    /// Do not wait for it inside a handler: the Go runtime answers after the handler.
     pub async fn update_containers(
         &self,
         update: Vec<ContainerUpdate>,
@@ -116,8 +117,8 @@ impl Runtime {
         }
     }
 
-    /// Asks the runtime to evict one container; as [`Runtime::update_containers`] says. A container that is not evicted
-    /// is a status of code 5, except on the Go runtime.
+    /// Requests the eviction of one container, as [`Runtime::update_containers`] does. A failed
+    /// eviction is a status of code 5, except on the Go runtime.
     pub async fn evict(
         &self,
         container: impl Into<String>,

@@ -1,4 +1,4 @@
-//! The runtime made of memory that authors of plugins test with, `nri-testing`.
+//! The in-memory runtime for tests by authors of plugins, `nri-testing`.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ fn id() -> PluginId {
     "10-tested".parse().expect("an id")
 }
 
-/// Connects a plugin with these handlers, and waits until it is in.
+/// Connects a plugin with these handlers, and waits until it is active.
 async fn connected(runtime: &FakeRuntime, handlers: Handlers) -> Stub {
     let mut builder = Stub::builder(handlers).name("tested").index("10");
     builder = builder.socket(runtime.socket());
@@ -28,7 +28,7 @@ async fn connected(runtime: &FakeRuntime, handlers: Handlers) -> Stub {
     stub
 }
 
-/// Keeps what each creation was about.
+/// Records the arguments of each creation.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<(PodSandbox, Container)>>>);
 

@@ -1,5 +1,5 @@
-//! What plugins may count on, however they are connected: every test here runs four times, with
-//! plugins that take `StateChange`, dedicated calls, v1beta1, and that live in the same process.
+//! The guarantees for plugins on every transport. Each test runs four times: with plugins that use
+//! `StateChange`, dedicated calls, v1beta1, and in-process plugins.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -100,7 +100,7 @@ on_every_transport! {
                 assert!(text.contains(part), "{part:?} is not in {text:?}");
             }
         }
-        assert_eq!(record.lines(), ["Synchronize"], "a later plugin was told");
+        assert_eq!(record.lines(), ["Synchronize"], "a later plugin was called");
     }
 
     async fn a_failing_plugin_does_not_hide_teardown_from_later_plugins(transport) {
@@ -112,14 +112,14 @@ on_every_transport! {
             assert_eq!(*outcome(&deliveries, "20-later"), Outcome::Answered);
         }
         assert_eq!(record.lines().len(), 1 + 8);
-        // An error is an answer: the plugin is still there.
+        // An error is an answer, so the plugin stays connected.
         assert_eq!(common::there(&world.nri).len(), 2);
     }
 
     async fn a_panicking_handler_is_an_error_and_nothing_more(transport) {
         let handlers = Handlers::new()
             .run_pod_sandbox(|_| async {
-                // Without its report: a backtrace takes longer than a plugin has.
+                // Without the panic report: a backtrace takes longer than the plugin's timeout.
                 std::panic::resume_unwind(Box::new("on purpose"))
             })
             .stop_pod_sandbox(|_| async { Ok(()) });
@@ -145,7 +145,7 @@ on_every_transport! {
             let why = world.stubs[0].wait().await.to_string();
             assert!(why.contains("request-timeout: ") && why.contains("RunPodSandbox"), "{why}");
         }
-        // Not its Stop either (NRI-1104).
+        // It does not get the Stop event either (NRI-1104).
         let told = world.nri.stop_pod_sandbox(pod("p")).await;
         assert_eq!(told.deliveries.len(), 1);
         assert!(world.place.seen.saw("10-hangs", |e| matches!(
@@ -237,7 +237,7 @@ on_every_transport! {
     }
 
     async fn validators_are_asked_at_the_same_time(transport) {
-        // None answers before all are asked.
+        // Each plugin answers only after all are called.
         let all = Arc::new(tokio::sync::Barrier::new(3));
         let waits = || {
             let all = all.clone();
@@ -292,7 +292,7 @@ on_every_transport! {
         let world = world_with(transport, required, vec![("10-must", handlers)]).await;
         let refused = world.nri.run_pod_sandbox(pod("p")).await.unwrap_err();
         assert!(refused.to_string().contains("10-must"), "{refused}");
-        // Now it is absent: containers are not created either.
+        // Now the plugin is absent, so containers are not created either.
         let turn = world.nri.turn(Event::CreateContainer).await;
         let refused = world.nri.create_container(&turn, pod("p"), container("c", "p")).await;
         assert!(refused.unwrap_err().to_string().contains("not connected"));
@@ -354,9 +354,10 @@ on_every_transport! {
         let told = world.nri.run_pod_sandbox(pod("q")).await.unwrap();
         assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
 
-        // Its late answer is dropped, and it is told to forget the container.
+        // Its late answer is dropped, and it gets StopContainer and RemoveContainer to forget the
+        // container.
         release.notify_one();
-        until("it is told to forget", || {
+        until("it gets Stop and Remove", || {
             record.lines().ends_with(&["StopContainer p c".into(), "RemoveContainer p c".into()])
         })
         .await;
@@ -370,7 +371,7 @@ on_every_transport! {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(answered, "it gets events again");
-        // Except those of that container, which lives on without it.
+        // It gets no further events of that container, which runs without it.
         let forgotten = record.lines().len();
         let (p, c) = (|| pod("p"), || container("c", "p"));
         world.nri.stop_container(&turn, p(), c()).await;
@@ -398,7 +399,7 @@ on_every_transport! {
         assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
         assert_eq!(common::there(&world.nri)[0].backlog, 1);
         release.notify_one();
-        until("it is told", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
+        until("the event arrives", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
         until("nothing is kept", || common::there(&world.nri)[0].backlog == 0).await;
     }
 

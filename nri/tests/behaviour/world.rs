@@ -1,4 +1,4 @@
-//! An adaptation with plugins on one transport, and what is done with them.
+//! An adaptation with plugins on one transport, and operations on it.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum Transport {
     InProcess,
 }
 
-/// An adaptation with its plugins, all active.
+/// An adaptation with its plugins, all of them active.
 pub(crate) struct World {
     pub nri: Adaptation,
     pub place: Place,
@@ -94,7 +94,7 @@ pub(crate) fn annotate(key: &'static str, value: &'static str) -> ContainerAdjus
     }
 }
 
-/// A plugin that adjusts each container so.
+/// A plugin that returns this adjustment for each container.
 pub(crate) fn adjuster(adjust: ContainerAdjustment) -> Handlers {
     Handlers::new().create_container(move |_, _| {
         let adjust = adjust.clone();
@@ -119,7 +119,7 @@ pub(crate) fn shares(container: &str, shares: u64) -> ContainerUpdate {
     }
 }
 
-/// The whole life of a pod with one container; returns the names of the events.
+/// Runs a complete life of a pod with one container; returns the names of the events.
 pub(crate) async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let none = LinuxResources::default;
@@ -154,7 +154,7 @@ pub(crate) async fn whole_life(nri: &Adaptation) -> Vec<&'static str> {
     ]
 }
 
-/// The teardown and notification events, and what plugins said to each.
+/// Sends the teardown and notification events; returns the plugins' results for each.
 pub(crate) async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
     let (p, c) = (|| pod("p"), || container("c", "p"));
     let turn = nri.turn(Event::CreateContainer).await;
@@ -170,7 +170,7 @@ pub(crate) async fn teardown(nri: &Adaptation) -> Vec<Vec<Delivery>> {
     ]
 }
 
-/// Fails every event there is.
+/// A plugin that fails every event.
 pub(crate) fn failing() -> Handlers {
     macro_rules! fail {
         ($($name:ident($($arg:ident),*))*) => {

@@ -1,6 +1,6 @@
-//! The Go programs of `tests/go`, built once per run, and one of them running.
+//! The Go programs of `tests/go`, built once per run, and one running program.
 //!
-//! Needs Go on the PATH. Where there is none, say so: `NRI_WITHOUT_GO=1` leaves these tests out.
+//! Requires Go on the PATH. `NRI_WITHOUT_GO=1` skips these tests.
 
 use std::{
     env, fs,
@@ -12,7 +12,7 @@ use std::{
 
 use super::{Place, until};
 
-/// Where the Go programs are, built once per run; `None` if Go is left out.
+/// Returns the directory of the Go programs, built once per run; `None` if Go is skipped.
 pub(crate) fn programs() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -91,7 +91,7 @@ impl Program {
         self.says_times(start, 1).await
     }
 
-    /// Waits for so many lines that start like this; gives the first.
+    /// Waits for this number of lines with this start; returns the first.
     pub(crate) async fn says_times(&self, start: &str, times: usize) -> String {
         until(&format!("it says {start:?} {times} times"), || {
             let lines = self.lines();
@@ -109,7 +109,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Ends it; what it has printed stays.
+    /// Kills the program; its printed lines remain available.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What the suites share: a runtime made of memory, a plugin that writes down what it is told, and
+//! Helpers that the test suites share: an in-memory runtime, a plugin that records its events, and
 //! waiting with a deadline.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
@@ -18,7 +18,7 @@ use nri::{
     stub::{Stub, StubBuilder},
 };
 
-/// A runtime without containers: lists, updates asked for, evictions asked for.
+/// A runtime without containers: its lists, the requested updates and evictions.
 #[derive(Default)]
 pub(crate) struct Runtime {
     pub all: Mutex<Snapshot>,
@@ -66,7 +66,7 @@ impl Source for Runtime {
     }
 }
 
-/// Everything the adaptation told its observer.
+/// Everything that the adaptation reported to its observer.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub deliveries: Mutex<Vec<Delivery>>,
@@ -92,7 +92,7 @@ impl Seen {
     }
 }
 
-/// A place of its own with a runtime, before it is started.
+/// A directory for one adaptation and its runtime, before the start.
 pub(crate) struct Place {
     pub dir: tempfile::TempDir,
     pub runtime: Arc<Runtime>,
@@ -146,7 +146,7 @@ pub(crate) fn container(id: &str, pod: &str) -> Container {
     }
 }
 
-/// What a recording plugin was told, as `Event pod container`.
+/// The events of a recording plugin, as `Event pod container`.
 #[derive(Clone, Default)]
 pub(crate) struct Record(pub Arc<Mutex<Vec<String>>>);
 
@@ -160,7 +160,7 @@ impl Record {
         self.0.lock().unwrap().clone()
     }
 
-    /// Handlers for all thirteen events and Synchronize that write down and agree.
+    /// Handlers for all thirteen events and Synchronize that record and accept each.
     pub(crate) fn handlers(&self) -> Handlers {
         macro_rules! pods {
             ($handlers:expr, $($name:ident $event:literal),*) => {{
@@ -224,21 +224,21 @@ impl Record {
     }
 }
 
-/// The plugins that are there or should be; not those that have gone.
+/// Returns the connected and the expected plugins, without those that have ended.
 pub(crate) fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
     let mut plugins = nri.plugins();
     plugins.retain(|p| p.state != nri::PluginState::Gone);
     plugins
 }
 
-/// How many times longer than on a machine things may take here: by `NRI_PATIENCE`, for one that is emulated.
+/// The factor for time limits on a slow (emulated) machine, from `NRI_PATIENCE`.
 pub(crate) fn patience() -> u32 {
     let asked = std::env::var("NRI_PATIENCE").ok();
     asked.map_or(1, |asked| asked.parse().expect("NRI_PATIENCE is a number"))
 }
 
-/// Settings in which one plugin alone has little time for an event, and enough to join: the others have what a busy machine
-/// needs.
+/// Settings with a short event timeout for one plugin, but enough time to join. Other plugins keep
+/// a timeout that suits a busy machine.
 pub(crate) fn hasty(id: &str, limit: Duration) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
     let mut settings = nri::PluginSettings::default();
     settings.policy.request_timeout = Some(limit * patience());
@@ -255,7 +255,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the plugin gets events.
+/// Waits until the plugin is active.
 pub(crate) async fn until_active(nri: &Adaptation, id: &str) {
     until(&format!("{id} is active"), || {
         let plugins = nri.plugins();
@@ -266,7 +266,7 @@ pub(crate) async fn until_active(nri: &Adaptation, id: &str) {
     .await;
 }
 
-/// Notes a cell of the hostile table that held, for the count `hack/test nri` prints.
+/// Records a passed cell of the hostile table, for the count of `hack/test nri`.
 pub(crate) fn held(cell: &str) {
     use std::io::Write;
     if let Some(path) = std::env::var_os("CAIRN_TEST_CELLS") {

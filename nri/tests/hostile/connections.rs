@@ -1,4 +1,4 @@
-//! Who may connect, what plugins say of themselves, and how much of it.
+//! Accepted connections, and the size and content of the plugins' own names and requests.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ async fn what_a_plugin_says_of_itself_is_told_in_one_short_line() {
     good.request(RUNTIME, "RegisterPlugin", request.encode_to_vec())
         .await;
     let short = |text: &str| text.len() < 10_000 && !text.contains(char::is_control);
-    until("both are told", || {
+    until("both are reported", || {
         let refused = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if short(reason));
         let known = |e: &PluginEvent| matches!(e, PluginEvent::Registered { nri_version, .. } if short(nri_version));
         place.seen.saw("??", refused) && place.seen.saw("10-good", known)
@@ -122,15 +122,15 @@ async fn events_that_do_not_exist_are_refused() {
         let place = Place::new();
         let nri = place.builder().start().await.unwrap();
         let mut raw = Raw::connect(&place).await;
-        // It hears of Shutdown as of an event, and then the end.
+        // It gets Shutdown as an event, then the end of the connection.
         raw.first_event("10", "odd", events).await;
         assert!(raw.is_closed_by_peer().await, "{events:#x}");
         assert!(common::there(&nri).is_empty());
     }
 }
 
-/// Data messages belong to no call of ours; ttrpc answers each with an error. The answers must not pile
-/// up behind a peer that reads just enough not to be taken for dead.
+/// Data messages belong to none of our calls, and ttrpc answers each with an error. The answers
+/// must not accumulate for a peer that reads just enough to count as alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
     let place = Place::new();
@@ -151,7 +151,7 @@ async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
         .concat();
     message.extend([DATA, 0]);
     message.resize(message.len() + PAYLOAD as usize, 0);
-    // No more at a time than is taken in: only the answers are slow.
+    // Limited to the amount that is read at a time: only the answers are slow.
     let messages = message.repeat(1000);
     let (mut from, mut to) = raw.stream.into_split();
     let sipping = tokio::spawn(async move {
@@ -168,7 +168,7 @@ async fn a_plugin_that_floods_with_data_and_hardly_reads_is_cut_off() {
     let cut_off = tokio::time::timeout(Duration::from_secs(60), flood).await;
     assert!(cut_off.is_ok(), "it may go on for ever");
     let overflow = |e: &PluginEvent| matches!(e, PluginEvent::Closed { reason } if reason.contains("unread bytes"));
-    until("its end is told, with the reason", || {
+    until("its end is reported with the reason", || {
         place.seen.saw("10-flood", overflow)
     })
     .await;
@@ -243,8 +243,8 @@ async fn another_runtimes_socket_is_left_alone() {
         .to_string();
     assert!(second.contains("in use by another runtime"), "{second}");
     nri.shutdown("over").await;
-    until("the socket is gone", || !place.socket().exists()).await;
-    // Something else in its place is not touched, a dead socket is.
+    until("the socket is removed", || !place.socket().exists()).await;
+    // A regular file in its place is not removed, a socket without a listener is.
     std::fs::write(place.socket(), "precious").unwrap();
     place.builder().start().await.map(|_| ()).unwrap_err();
     assert_eq!(std::fs::read(place.socket()).unwrap(), b"precious");

@@ -1,5 +1,6 @@
-//! Plugins that break the rules, written with frames and bytes: each misbehaviour at each event. The
-//! operation goes on as the policy says, in bounded time; the next plugin is told; nothing is left.
+//! Plugins that break the rules, made of frames and bytes: each misdeed at each event. The
+//! operation continues by the policy and in bounded time, the next plugin gets the event, and no
+//! resources remain.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Messages that are too long, not read, in parts, or not known.
+//! Messages that are too long, unread, split or unknown.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ async fn a_plugin_that_does_not_read_a_large_message_is_closed_and_blocks_nobody
     let _good = good.start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
     let deaf = tokio::spawn(async move {
-        // Takes part until it is in, and then never reads again.
+        // It answers until it is active, and then never reads again.
         raw.register("10", "deaf").await;
         for _ in 0..3 {
             let got = raw.read().await.unwrap();
@@ -73,11 +73,11 @@ async fn a_container_too_big_for_a_message_is_refused_with_its_size() {
         "{refused}"
     );
     assert!(refused.len() < 500, "it carries the container");
-    // The plugin is not to blame.
+    // The plugin did not cause the error, so it stays connected.
     assert_eq!(common::there(&nri).len(), 1);
 }
 
-/// More than a message may have, in frames that may be.
+/// Sends a message above the limit, in frames of permitted size.
 async fn too_long(raw: &mut Raw, conn: u32, stream: u32, kind: u8) {
     let length: u32 = (4 << 20) + 1;
     let mut header = length.to_be_bytes().to_vec();
@@ -138,7 +138,7 @@ async fn a_list_in_parts_that_the_plugin_does_not_take_closes_it() {
     place.runtime.all.lock().unwrap().pods = (0..4).map(big).collect();
     let nri = place.builder().start().await.unwrap();
     let mut raw = Raw::connect(&place).await;
-    // Answers `more: false` to each part.
+    // It answers `more: false` to each part.
     raw.first_event("10", "old", 0).await;
     assert!(raw.is_closed_by_peer().await);
     assert!(common::there(&nri).is_empty());
@@ -202,7 +202,8 @@ async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_k
     assert_eq!(seen.iter().filter(|(_, e)| deprecated(e)).count(), 1);
 }
 
-/// What is told at teardown is told, however long it is; what is too long at setup is a veto. The container's names too.
+/// A teardown event is always sent, and cut if it is too long; a setup event that is too long is a
+/// veto. This includes a container's names.
 #[tokio::test]
 async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_was() {
     let place = Place::new();

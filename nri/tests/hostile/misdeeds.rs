@@ -17,7 +17,7 @@ use crate::{
     raw::{DATA, Got, REQUEST, RESPONSE, RUNTIME, Raw, Response, Status},
 };
 
-/// What a plugin does when its first event arrives.
+/// The action of a plugin at its first event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Misdeed {
     Error,
@@ -49,7 +49,8 @@ impl Misdeed {
             Self::Hang => while raw.read().await.is_some() {},
             Self::Close => return,
             Self::Garbage => raw.reply(event.stream, vec![0xff; 20]).await,
-            // For nobody, which means nothing; then what would be a fine answer as a response.
+            // An unknown stream, which is ignored; then the payload of a valid response, sent as
+            // data.
             Self::DataFrame => {
                 raw.message(1, event.stream + 1000, DATA, b"").await;
                 let (status, payload) = (None, Vec::new());
@@ -69,12 +70,12 @@ impl Misdeed {
                     .await;
             }
             Self::HugeMessage => {
-                // A ttrpc header that promises 2 GiB, in a frame of its own.
+                // A ttrpc header with a length of 2 GiB, in a frame of its own.
                 raw.frame(1, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 1, RESPONSE, 0])
                     .await;
             }
             Self::Flood => {
-                // Requests without end, and no answer is read.
+                // Requests in an endless loop, without reading the answers.
                 let flood = async {
                     loop {
                         raw.request(RUNTIME, "UpdateContainers", vec![0; 2000])
@@ -87,7 +88,7 @@ impl Misdeed {
             Self::SecondRegistration => {
                 raw.register("77", "other").await;
                 let mut status = raw.status().await;
-                // Before it is active its first registration is answered just now.
+                // Before the plugin is active, the first status is that of its first registration.
                 if status == Some(0) {
                     status = raw.status().await;
                 }
@@ -102,7 +103,7 @@ impl Misdeed {
             }
             Self::NeverReads => {}
         }
-        // Stay connected for as long as the runtime lets us; read nothing more.
+        // Stay connected until the runtime closes the connection, without further messages.
         let mut end = [0; 1];
         if matches!(self, Self::Hang) {
             return;
@@ -114,19 +115,19 @@ impl Misdeed {
         while raw.stream.read(&mut end).await.is_ok_and(|n| n > 0) {}
     }
 
-    /// Who ends by its time being over has little of it, and is not survived by its own patience.
+    /// Short timeouts for misdeeds that end by a timeout, so that the plugin does not end first.
     fn limits(self) -> BTreeMap<nri::PluginId, nri::PluginSettings> {
         match self {
             Self::Hang | Self::HalfFrame | Self::NeverReads | Self::HugeMessage => {
                 common::hasty("10-bad", Duration::from_secs(1))
             }
-            // What it sends in its time has to be read, too.
+            // The runtime must read everything that the plugin sends until its timeout.
             Self::Flood => common::hasty("10-bad", Duration::from_millis(500)),
             _ => BTreeMap::new(),
         }
     }
 
-    /// The plugin is still there afterwards.
+    /// Whether the plugin stays connected.
     fn is_survived(self) -> bool {
         matches!(
             self,
@@ -140,7 +141,7 @@ impl Misdeed {
             Self::Hang | Self::HalfFrame | Self::NeverReads => *outcome == Outcome::TimedOut,
             Self::Close | Self::HugeFrame => matches!(outcome, Outcome::Lost(_)),
             Self::Garbage | Self::DataFrame => matches!(outcome, Outcome::Garbled(_)),
-            // Which of both is noticed first does not matter.
+            // Either may be detected first.
             Self::HugeMessage | Self::Flood => {
                 matches!(outcome, Outcome::Lost(_) | Outcome::TimedOut)
             }
@@ -160,7 +161,7 @@ async fn misbehaves(place: &Place, misdeed: Misdeed) -> JoinHandle<()> {
     })
 }
 
-/// Sends one event; gives what plugins said, and whether it went through.
+/// Sends one event; returns the plugins' results, and whether the request succeeded.
 async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
     let (p, c) = (pod("p"), container("c", "p"));
     let none = LinuxResources::default;
@@ -208,7 +209,7 @@ fn may_veto(event: Event) -> bool {
     nri::policy::Class::of(event) == nri::policy::Class::Setup
 }
 
-/// One misdeed at each of the thirteen events.
+/// Tests one misdeed at each of the thirteen events.
 async fn at_every_event(misdeed: Misdeed) {
     for (event, name) in nri::mask::EVENTS.into_iter().take(13) {
         let place = Place::new();
@@ -261,7 +262,7 @@ async fn at_every_event(misdeed: Misdeed) {
                     .saw("10-bad", |e| matches!(e, PluginEvent::Closed { .. }))
             );
         }
-        // Another pod's life is not touched.
+        // Another pod is not affected.
         nri.stop_pod_sandbox(pod("other")).await;
         assert_eq!(
             record.lines().last().unwrap(),
@@ -313,9 +314,9 @@ const MISDEEDS: [Misdeed; 12] = [
     Misdeed::NeverReads,
 ];
 
-/// None of them becomes active, and none holds the others up for longer than its timeouts.
+/// None of these plugins becomes active, and none delays others for longer than its timeouts.
 async fn before_it_is_active(method: &'static str) {
-    // Whatever it does, what follows is missing.
+    // Missing in each case, because the plugin never becomes active.
     let mut settings = common::hasty("10-bad", Duration::from_secs(1));
     for bad in settings.values_mut() {
         bad.policy.sync_timeout = bad.policy.request_timeout;
@@ -360,7 +361,7 @@ async fn before_it_is_active(method: &'static str) {
             begun.elapsed()
         );
         assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p", "{case}");
-        // Two of them do answer, whatever else they do.
+        // Two of the misdeeds include a valid answer.
         let answers = misdeed.is_survived() && misdeed != Misdeed::Error;
         until(&format!("{case}: it is rejected"), || {
             let seen = place.seen.plugins.lock().unwrap();

@@ -1,4 +1,4 @@
-//! A plugin without any rules: frames and bytes.
+//! A plugin without rules: single frames and bytes.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -39,7 +39,7 @@ impl Raw {
 
     pub(crate) async fn frame(&mut self, conn: u32, bytes: &[u8]) {
         let frame = [&header(conn, bytes.len())[..], bytes].concat();
-        // The other end may have had enough already.
+        // The other end may have closed the connection.
         let _ = self.stream.write_all(&frame).await;
     }
 
@@ -67,7 +67,7 @@ impl Raw {
         self.message(TO_PLUGIN, stream, RESPONSE, &response).await;
     }
 
-    /// The next message. `None` at the end.
+    /// Returns the next message; `None` at the end.
     pub(crate) async fn read(&mut self) -> Option<Got> {
         loop {
             if let Some(message) = self.unread.pop_front() {
@@ -93,7 +93,7 @@ impl Raw {
             .await;
     }
 
-    /// Registers and asks for `events`; answers Synchronize. Then the first event is there.
+    /// Registers and subscribes to `events`; answers Synchronize. Returns the first event.
     pub(crate) async fn first_event(
         &mut self,
         index: &str,
@@ -118,7 +118,7 @@ impl Raw {
         }
     }
 
-    /// The status of the next answer to one of our requests; 0 is OK.
+    /// Returns the status of the next answer to our requests; 0 is OK.
     pub(crate) async fn status(&mut self) -> Option<i32> {
         loop {
             let got = self.read().await?;

@@ -1,4 +1,4 @@
-//! Addresses of a pod by its plugins: experimental, `Plugin::adjust_pod_sandbox`.
+//! Pod addresses from plugins: experimental, `Plugin::adjust_pod_sandbox`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use nri::{
 
 use crate::common::{Place, pod};
 
-/// Gives each pod these.
+/// Returns these addresses for each pod.
 struct Gives(&'static [&'static str]);
 
 impl Plugin for Gives {

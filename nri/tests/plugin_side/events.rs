@@ -1,4 +1,4 @@
-//! Which events a plugin gets, what it is told with them, and what becomes of its answers.
+//! A plugin's subscription, the content of its events, and the effect of its answers.
 
 use std::{
     sync::{Arc, Mutex},
@@ -51,7 +51,7 @@ async fn a_container_is_evicted_by_the_answer_of_create_container() {
 
 #[tokio::test]
 async fn state_is_shared_by_all_methods_without_a_clone() {
-    /// The whole program: no `Arc`, no clone, no block beside the method's own.
+    /// The complete program, without `Arc` or clones.
     #[derive(Default)]
     struct Count {
         containers: Mutex<u32>,
@@ -124,7 +124,7 @@ async fn a_plugin_subscribes_to_the_events_whose_methods_it_has_written() {
     let notes = Handlers::from(Notes::default()).events();
     assert_eq!(notes.to_string(), written);
 
-    /// Passes on: written is what it passes on to.
+    /// A wrapper: it subscribes to the methods that the wrapped plugin has written.
     struct Passes<P>(P);
     impl<P: Plugin> Plugin for Passes<P> {
         fn run_pod_sandbox(
@@ -261,7 +261,7 @@ async fn every_event_reaches_its_method() {
 
 #[tokio::test]
 async fn a_plugin_may_want_fewer_events_and_is_refused_those_it_has_not_written() {
-    /// Wants what its configuration names.
+    /// Subscribes to the events in its configuration.
     struct Wants(EventMask);
     impl Plugin for Wants {
         fn events(&self, written: EventMask) -> EventMask {
@@ -302,7 +302,7 @@ async fn an_error_of_a_method_is_a_veto_and_a_plugin_can_be_part_of_the_runtime(
     let cx = notes.context.lock().unwrap().clone().unwrap();
     assert_eq!(cx.runtime_info().name, "test");
     assert!(cx.time_left().is_some());
-    // It has no connection to ask through, and says so at once.
+    // It has no connection for requests, and reports that at once.
     let asked = cx.runtime().evict("e", "a test").await;
     assert!(matches!(asked, Err(CallError::Lost(_))), "{asked:?}");
 }

@@ -1,4 +1,4 @@
-//! From a plugin's start to its end, on our runtime side and on Go's.
+//! A plugin's life from start to end, on our runtime side and on Go's.
 
 use std::{
     sync::{Arc, Mutex},
@@ -21,7 +21,7 @@ use crate::{
     soon, started,
 };
 
-/// A wire between plugins and the runtime, at a socket of its own, that can be cut.
+/// A connection between plugins and the runtime, at a socket of its own, that can be cut.
 struct Wire(JoinHandle<()>);
 
 impl Wire {
@@ -58,7 +58,8 @@ fn eviction(container: &str) -> ContainerEviction {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_returns_synchronised_so_that_an_update_and_an_eviction_right_after_it_succeed() {
-    // Again and again: the runtime reads the answer to Synchronize beside the request, in no order.
+    // Repeated: the runtime reads the answer to Synchronize and the request concurrently, in either
+    // order.
     for n in 0..100 {
         let place = Place::new();
         let _nri = started(&place).await;
@@ -133,7 +134,7 @@ async fn an_update_before_the_plugin_is_synchronised_is_refused_at_once_and_not_
     assert_eq!(place.runtime.evictions.lock().unwrap().len(), 1);
 }
 
-/// Waits until the handle leads somewhere, and evicts through it.
+/// Waits until the handle is connected, and evicts through it.
 async fn evict_through(runtime: &Runtime, container: &str) {
     soon(runtime.synchronized()).await;
     runtime.evict(container, "a test").await.unwrap();
@@ -156,11 +157,14 @@ async fn a_plugin_under_run_reaches_the_runtime_also_after_a_reconnect() {
     let running = tokio::spawn(stub.run());
     evict_through(&from_outside, "e1").await;
     assert_eq!(from_outside.info().unwrap().name, "test");
-    // A handle that a handler has left behind is no other.
+    // A handle that a handler stored works in the same way.
     let from_a_handler = notes.context.lock().unwrap().clone().unwrap();
     let from_a_handler = from_a_handler.runtime().clone();
     wire.cut().await;
-    until("it is told", || !ended.lock().unwrap().is_empty()).await;
+    until("the disconnect is reported", || {
+        !ended.lock().unwrap().is_empty()
+    })
+    .await;
     assert!(from_outside.info().is_none());
     let wire = Wire::to(&place);
     evict_through(&from_outside, "e2").await;
@@ -197,9 +201,9 @@ async fn a_plugin_under_run_reaches_the_go_runtime_also_after_it_was_killed_and_
     let asked = runtime.update_containers(vec![update("c", false)], Vec::new());
     assert_eq!(asked.await, Ok(Vec::new()));
     go.kill();
-    // Each try in vain to come back is told, too.
-    until("it is told", || *ended.lock().unwrap() >= 1).await;
-    // A killed runtime leaves its socket behind, which Go does not mind.
+    // Each failed attempt to reconnect is reported, too.
+    until("the disconnect is reported", || *ended.lock().unwrap() >= 1).await;
+    // A killed runtime leaves its socket, which Go accepts.
     let mut again = go_runtime(&place, &[]).unwrap();
     soon(runtime.synchronized()).await;
     let asked = runtime.update_containers(vec![update("c", false)], Vec::new());
@@ -244,5 +248,5 @@ async fn run_ends_ok_when_it_is_told_to_stop_and_leaves_the_runtime() {
     until_active(&nri, "10-notes").await;
     stop.send(()).unwrap();
     soon(running).await.unwrap().unwrap();
-    until("it is gone", || common::there(&nri).is_empty()).await;
+    until("it has ended", || common::there(&nri).is_empty()).await;
 }

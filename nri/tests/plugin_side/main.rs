@@ -1,5 +1,5 @@
-//! What the author of a plugin counts on. `addresses`: of pods, by plugins; `events`: the trait, its methods and answers; `life`: from the
-//! start to the end, and the way back to the runtime.
+//! The guarantees for authors of plugins. `addresses`: pod addresses from plugins; `events`: the
+//! trait, its methods and answers; `life`: start, end and reconnection.
 #![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
 
 mod addresses;
@@ -17,17 +17,17 @@ use nri::{
     proto::*,
 };
 
-/// What has to happen, and soon.
+/// Waits for a future that must resolve soon.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(Duration::from_secs(10), what).await;
     done.expect("not within 10 s")
 }
 
-/// Writes down what it is told.
+/// Records its events.
 #[derive(Default)]
 struct Notes {
     lines: Mutex<Vec<String>>,
-    /// Left behind by the last handler that ran.
+    /// The context of the last handler that ran.
     context: Mutex<Option<Context>>,
 }
 

@@ -1,4 +1,4 @@
-//! Fields that are set as they are: arguments, hooks, namespaces, limits, whole messages.
+//! Fields that are copied unchanged: arguments, hooks, namespaces, limits, complete messages.
 
 use nri::adjust::{Adjust, HookKind, SetResources, Strip};
 use proto_nri::{

@@ -1,4 +1,4 @@
-//! Event masks (NRI-310, NRI-400, NRI-401), field masks, and cutting answers down to them.
+//! Event masks (NRI-310, NRI-400, NRI-401), field masks, and the restriction of answers to them.
 
 use nri::{
     adjust::{Adjust, SetResources, Strip},

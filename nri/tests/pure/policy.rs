@@ -199,7 +199,7 @@ fn a_failure_fails_what_it_can_of_a_plugin_that_wants_it_so() {
                     assert_eq!(seen, wanted, "{event:?} {outcome:?}");
                 }
             }
-            // The end of a pod goes on, and its call fails.
+            // The pod's teardown proceeds, and its call returns the error.
             let verdict = told(Event::StopPodSandbox, &policy, 0, &outcome);
             assert_eq!(verdict.flow, Flow::Proceed, "{outcome:?}");
             let fails = wanted && failures(&outcome);
@@ -238,7 +238,10 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
         second.misses,
         &Outcome::NotSubscribed,
     );
-    assert_eq!(unasked.misses, 2, "what it is not told of says nothing");
+    assert_eq!(
+        unasked.misses, 2,
+        "an event without a subscription does not count"
+    );
     let third = told(
         Event::RunPodSandbox,
         &skip,

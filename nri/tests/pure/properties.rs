@@ -1,6 +1,6 @@
-//! Properties of the merge over random answers: no owner is lost, a conflict names the plugin
-//! that is really there, the result does not depend on the order of a map or of unrelated keys,
-//! and what later plugins see is what the reply makes of the original.
+//! Properties of the merge over random answers: no owner is lost, a conflict names the actual
+//! owner, the result does not depend on the order of a map or of unrelated keys, and later plugins
+//! see the original with the merged reply applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Values name the plugin, so that a test can see whose value came through.
+/// Values contain the plugin's name, so that a test can identify their origin.
 fn write(acts: &[Act], who: &str) -> CreateContainerResponse {
     let mut a = ContainerAdjustment::default();
     for act in acts {
@@ -104,7 +104,7 @@ fn plugins() -> impl Strategy<Value = Vec<Vec<Act>>> {
     proptest::collection::vec(proptest::collection::vec(acts(), 0..4), 0..4)
 }
 
-/// Applies merged maps and lists as a runtime does: removals first for maps, in order for lists.
+/// Applies merged maps and lists like a runtime: removals first for maps, in order for lists.
 fn applied_env(reply: &ContainerAdjustment) -> BTreeMap<String, String> {
     let original = container().env;
     let split = original.iter().filter_map(|e| e.split_once('='));
@@ -192,7 +192,7 @@ proptest! {
         let at = |id: &str| IDS.iter().position(|known| *known == id).expect("one of ours");
         let (earlier, later) = (at(&conflict.earlier.to_string()), at(&conflict.later.to_string()));
         prop_assert!(earlier <= later);
-        // Without the later plugin the others agree, up to where it stood.
+        // Without the later plugin, the earlier ones agree.
         let before = merge(all_answers(&plugins[..later])).expect("the first error wins");
         if earlier < later {
             let owner = match &conflict.key {

@@ -1,4 +1,5 @@
-//! What the tests of this folder share: plugins by id, a container to adjust, a merge in one call.
+//! Helpers of the tests in this directory: plugins by id, a container to adjust, a merge in one
+//! call.
 
 use nri::{
     merge::{CreateMerge, MergeError, MergedCreate},
@@ -14,7 +15,7 @@ pub(crate) fn plugin(id: &str) -> PluginId {
     id.parse().expect("a valid plugin id")
 }
 
-/// A container with one thing of each kind that can be removed: key `/old`, `OLD`, `old`.
+/// A container with one removable entry of each kind: key `/old`, `OLD`, `old`.
 pub(crate) fn container() -> Container {
     Container {
         id: "ctr".into(),
@@ -69,7 +70,7 @@ pub(crate) fn hook(path: &str) -> Hook {
     }
 }
 
-/// An adjustment, written by a closure on an empty one.
+/// Builds an adjustment by a closure on an empty one.
 pub(crate) fn adjust(
     write: impl FnOnce(&mut ContainerAdjustment) -> &mut ContainerAdjustment,
 ) -> CreateContainerResponse {
@@ -88,7 +89,7 @@ pub(crate) fn updates(update: Vec<ContainerUpdate>) -> CreateContainerResponse {
     }
 }
 
-/// What a merge came to: what a next plugin would be shown, and the merged answer.
+/// The result of a merge: the container that a next plugin would see, and the merged answer.
 #[derive(Debug)]
 pub(crate) struct Merged {
     pub seen: Container,

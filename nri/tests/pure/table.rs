@@ -1,5 +1,5 @@
-//! Table 5.2, row by row: set, remove, remove and set, two plugins, three plugins; what later
-//! plugins see, what the runtime gets, who owns it.
+//! Table 5.2, row by row: set, remove, remove and set, two plugins, three plugins; the view of
+//! later plugins, the runtime's result, the owners.
 
 use nri::{adjust::Adjust, merge::MergeError};
 use proto_nri::{ContainerAdjustment, Field, KeyValue, Mount};
@@ -13,8 +13,8 @@ fn env(key: &str, value: &str) -> KeyValue {
     }
 }
 
-/// The same five questions for every row whose keys can be removed. `have` is a key that the
-/// container has, `new` one that it has not; the closures read key and value pairs back.
+/// The same five checks for every row with removable keys. The container has the key `have` and
+/// lacks `new`; the closures return key and value pairs.
 struct Row {
     field: Field,
     have: &'static str,
@@ -23,7 +23,8 @@ struct Row {
     remove: for<'a> fn(&'a mut ContainerAdjustment, &str) -> &'a mut ContainerAdjustment,
     seen: fn(&Merged) -> Vec<(String, String)>,
     reply: fn(&Merged) -> Vec<(String, String)>,
-    /// Maps keep the marker beside the value, and own the removal of an original entry.
+    /// Maps keep the marker beside the value, and record an owner for the removal of an original
+    /// entry.
     map: bool,
 }
 
@@ -448,7 +449,7 @@ fn keys_that_no_runtime_could_apply_are_refused_by_name() {
         adjust(|a| a.remove_device("")),
     ];
     for answer in bad {
-        let error = merge(vec![answer]).expect_err("a key nobody can apply");
+        let error = merge(vec![answer]).expect_err("an invalid key");
         assert!(matches!(error, MergeError::BadKey { .. }), "{error}");
         assert!(error.to_string().contains("10-a"), "{error}");
     }

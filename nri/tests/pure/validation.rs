@@ -1,4 +1,5 @@
-//! Section 6: what validators are shown, the sum of their verdicts, the default validator.
+//! Section 6: the content of validation requests, the combination of verdicts, the default
+//! validator.
 
 use nri::{
     adjust::{Adjust, HookKind},

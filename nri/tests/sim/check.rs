@@ -1,14 +1,23 @@
-//! What was done and heard, and the rules that it must keep:
+//! The record of operations and events, and its rules:
 //!
-//! (a) made: every required plugin has answered that object's event
-//! (b) what an instance was listed and told is what there is, as far as it listens
-//! (c) of one object an instance hears each event once and in order; a plugin is asked once for its creation
-//! (d) one event at a time in an instance
-//! (e) no event that an instance did not ask for
-//! (f) every operation ends within its bound, the turn is held only while a plugin works, and rollouts end
-//! (g) nothing is left at the end
-//! (h) what a plugin has answered never comes again, nor anything that was before it
-//! (i) who was asked for an object is told its end
+//! (a) an object is made only after every required plugin has answered its event
+//!
+//! (b) the lists and events of an instance match the existing objects, as far as it subscribes
+//!
+//! (c) an instance gets each event of an object once and in order; a plugin gets each creation once
+//!
+//! (d) an instance handles one event at a time
+//!
+//! (e) an instance gets no event that it did not subscribe to
+//!
+//! (f) every operation ends within its bound, the turn is held only while a plugin works, and
+//! rollouts end
+//!
+//! (g) no state remains at the end
+//!
+//! (h) an event that a plugin has answered is not repeated, nor is any earlier one
+//!
+//! (i) a plugin that got the creation of an object gets its end
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,9 +35,9 @@ use tokio::time::Instant;
 
 use crate::plan::{Plan, PluginPlan};
 
-/// What a message may be on its way, both ways.
+/// The longest time that a message is in transit, both ways together.
 const SLACK: Duration = Duration::from_millis(100);
-/// How long an answer that is overdue is waited for, where a plugin is skipped meanwhile.
+/// The time for which a late answer is awaited if the plugin is skipped meanwhile.
 const LATE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +46,7 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
-/// A list that an instance was given, and what it heard since.
+/// A list that an instance got, and the events after it.
 pub(crate) struct Epoch {
     at: Instant,
     done: Option<Instant>,
@@ -49,7 +58,7 @@ pub(crate) struct Heard {
     event: Event,
     object: String,
     done: Option<Instant>,
-    /// It was answered without an error.
+    /// The event was answered without an error.
     ok: bool,
     epoch: usize,
 }
@@ -58,11 +67,12 @@ pub(crate) struct Heard {
 pub(crate) struct Instance {
     id: PluginId,
     mask: EventMask,
-    /// Its connection is to be cut somewhere.
+    /// The plan cuts its connection at some point.
     cut: bool,
     daemon: u32,
     configured: Option<Instant>,
-    /// Closed by an event that did not wait for it and went to the older instance.
+    /// The time at which an event that did not wait for this instance went to the older one and
+    /// closed this one.
     passed_by: Option<Instant>,
     epochs: Vec<Epoch>,
     heard: Vec<Heard>,
@@ -81,7 +91,7 @@ pub(crate) struct Op {
     event: Event,
     object: String,
     began: Instant,
-    /// It has the turn, or needs none.
+    /// The time at which it got the turn, or needed none.
     runs: Option<Instant>,
     ended: Option<(Instant, End)>,
 }
@@ -112,18 +122,18 @@ pub(crate) struct State {
     pub(crate) ops: Vec<Op>,
     deliveries: Vec<(u32, Delivery)>,
     pub(crate) daemon: u32,
-    /// Since when nobody works while the turn is held.
+    /// The time since when the turn has been held without a working plugin.
     idle: Option<Instant>,
 }
 
 impl State {
-    /// The answer arrived after the operation had ended, in a time in which it is taken.
+    /// Whether the answer arrived after the end of the operation, while it was still accepted.
     fn was_late(&self, h: &Heard) -> bool {
         let mut of_it = self
             .ops
             .iter()
             .filter(|o| o.event == h.event && o.object == h.object);
-        // A refused operation may end in the tick of the answer, which is undone then.
+        // A refused operation may end in the tick of the answer, which is then undone.
         let is_before = |o: &Op| {
             o.ended.is_some_and(|(end, how)| {
                 h.done
@@ -133,7 +143,7 @@ impl State {
         h.done.is_some_and(|done| done - h.at + SLACK < LATE) && of_it.any(is_before)
     }
 
-    /// The operation of this event ended before the instance heard it.
+    /// Whether the operation of this event ended before the instance got the event.
     fn was_kept(&self, h: &Heard) -> bool {
         let mut of_it = self
             .ops
@@ -149,7 +159,7 @@ pub(crate) struct Book {
     pub(crate) state: Mutex<State>,
 }
 
-/// Order of events of one object.
+/// The order of events of one object.
 fn rank(event: Event) -> u32 {
     match event {
         RunPodSandbox | CreateContainer => 1,
@@ -215,7 +225,7 @@ impl Book {
         state.faults.push(Fault { rule, text });
     }
 
-    /// An instance connects. Gives its number.
+    /// Records the connection of an instance; returns its number.
     pub(crate) fn connects(&self, plan: &PluginPlan) -> usize {
         let (id, mask) = (&plan.id, plan.mask);
         let mut state = self.state.lock().unwrap();
@@ -261,7 +271,7 @@ impl Book {
         self.note(&mut state, format_args!("{id}#{no} synchronized"));
     }
 
-    /// The connection was ended at the runtime's end; `daemon`: the one that runs now.
+    /// Records that the runtime closed the connection; `daemon` is the running one.
     pub(crate) fn dismissed(&self, no: usize, daemon: u32) {
         let mut state = self.state.lock().unwrap();
         let i = &state.instances[no];
@@ -269,7 +279,7 @@ impl Book {
         let required = settings.is_some_and(|s| s.policy.required);
         let guards = [RunPodSandbox, CreateContainer, ValidateContainerAdjustment];
         let is_refused = required && !guards.iter().any(|event| i.mask.has(*event));
-        // Its Synchronize is on its way when the event comes.
+        // Its Synchronize is in transit when the event arrives.
         let passed_by = i.passed_by.is_some_and(|at| at.elapsed() < SLACK);
         let waits = i.configured.is_some() && i.epochs.is_empty() && !is_refused && !passed_by;
         if i.daemon == daemon && !i.cut && waits {
@@ -287,7 +297,7 @@ impl Book {
         self.idle(&mut state);
     }
 
-    /// An event arrives at an instance. Gives its number there.
+    /// Records an event at an instance; returns the event's number there.
     pub(crate) fn arrives(&self, no: usize, event: Event, object: &str) -> usize {
         let mut state = self.state.lock().unwrap();
         self.idle(&mut state);
@@ -333,14 +343,14 @@ impl Book {
             let again = before.event == event && event != UpdateContainer;
             let kept = self.must_run(id) && late(before);
             let twice = again && !kept;
-            // A validator is asked, also after it undid its own late answer.
+            // A validator may be called after it undid its own late answer.
             let validates = event == ValidateContainerAdjustment && undone(me);
             if (rank(before.event) > rank(event) || twice) && !validates {
                 let before = event_name(before.event);
                 faults.push(('c', format!("{what}: after {before}")));
             }
         }
-        // By any instance of this plugin, of the same daemon.
+        // Instances of this plugin at the same daemon.
         let of_id = |i: &&Instance| i.id == *id && i.daemon == me.daemon;
         let all = state.instances.iter().enumerate();
         for (other, instance) in all.filter(|(_, i)| of_id(i)) {
@@ -467,7 +477,7 @@ impl Book {
         }
     }
 
-    /// Looks whether the turn is held while no plugin works at an event.
+    /// Checks whether the turn is held while no plugin works on an event.
     fn idle(&self, state: &mut State) {
         let now = Instant::now();
         let holds = |op: &&Op| takes_turn(op.event) && op.runs.is_some() && op.ended.is_none();
@@ -495,7 +505,8 @@ impl Book {
         }
     }
 
-    /// What can be said once everything is quiet. `there`: what there is.
+    /// Checks the rules that apply after all activity has ended. `there` lists the existing
+    /// objects.
     pub(crate) fn at_the_end(&self, there: &BTreeSet<String>) {
         let mut state = self.state.lock().unwrap();
         let mut faults = Vec::new();
@@ -518,7 +529,8 @@ impl Book {
         }
     }
 
-    /// One request timeout for each event that plugins have meanwhile, and the joins that fall into it.
+    /// The bound is one request timeout for each event that plugins have meanwhile, plus the
+    /// overlapping joins.
     fn bounds_of_operations(&self, state: &State, faults: &mut Vec<(char, String)>) {
         for op in &state.ops {
             let what = format!("{} {}", event_name(op.event), op.object);
@@ -541,7 +553,8 @@ impl Book {
         }
     }
 
-    /// A plugin is synchronized when the operations that it finds have ended, those that hold the turn before.
+    /// A plugin must be synchronized once the operations that it finds have ended, including
+    /// earlier ones that hold the turn.
     fn bounds_of_joins(&self, state: &State, faults: &mut Vec<(char, String)>) {
         for (no, i) in state.instances.iter().enumerate() {
             let (Some(from), true) = (i.configured, i.epochs.is_empty()) else {
@@ -553,13 +566,13 @@ impl Book {
                 .map(|o| o.ended.map_or(to, |(end, _)| end) - o.began)
                 .max();
             let of_id = || state.instances.iter().filter(|o| o.id == i.id);
-            // Kept events of the older instance use its lane, one at a time.
+            // Kept events of the older instance use its queue, one at a time.
             let kept = |h: &&Heard| h.overlaps(from, to) && state.was_kept(h);
             let kept = of_id().flat_map(|o| &o.heard).filter(kept).count();
             let bound = longest.unwrap_or_default() * 3
                 + self.plan.timeouts.request
                 + self.limit(&i.id) * u32::try_from(kept).unwrap();
-            // Those of one id join one after the other, and pause after two failures.
+            // Instances of one id join one after the other, and pause after two failures.
             let mut joins = of_id().flat_map(|o| &o.epochs);
             let others = joins.any(|e| e.overlaps(from, to) || e.at < to && !self.is_in_time(e));
             if to - from > bound && !others {
@@ -575,7 +588,7 @@ impl Book {
         epoch.done.is_some_and(|done| done < limit)
     }
 
-    /// What an instance knows, beside what there is.
+    /// Compares the objects that an instance knows with the existing ones.
     fn compare(
         &self,
         state: &State,
@@ -608,7 +621,7 @@ impl Book {
             let late = heard.any(|h| h.done.is_none_or(|done| done - h.at + SLACK > limit));
             late || state.deliveries.iter().any(missed)
         };
-        // It is told to undo a creation that it answered when nobody waited any more (G-34).
+        // It must undo a creation that it answered after the operation had ended (G-34).
         let undoes = |object: &str| {
             let mut creations = me.heard.iter().filter(|h| h.event == CreateContainer);
             self.on_timeout(&me.id) == OnTimeout::Skip

@@ -1,4 +1,4 @@
-//! One plugin of the plan: frames and bytes over a socket of memory, connection after connection.
+//! One plugin of the plan: frames and bytes over an in-memory socket, connection after connection.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,7 @@ use crate::{plan::PluginPlan, world::World};
 const DEADLINE_EXCEEDED: i32 = 4;
 const UNKNOWN: i32 = 2;
 
-/// What becomes of a call.
+/// The answer to a call.
 enum Answer {
     Reply(Vec<u8>),
     Refusal,
@@ -44,7 +44,7 @@ struct Instance {
     crashed: Notify,
 }
 
-/// Connects as often as the plan says.
+/// Connects as often as the plan requires.
 pub(crate) async fn live(world: Arc<World>, plan: PluginPlan) {
     let rng = &mut Rng::new(plan.seed);
     let (again, back) = plan.again;
@@ -172,7 +172,7 @@ impl Instance {
                 Answer::Reply(SynchronizeResponse::default().encode_to_vec())
             }
             (_, Some(event)) => {
-                // The first two fields of every event are these.
+                // Every event has these first two fields.
                 let about = StopContainerRequest::decode(payload).unwrap();
                 let object = match about.container {
                     Some(container) => container.id,
@@ -221,7 +221,7 @@ impl Instance {
     }
 }
 
-/// An event at work; also one that is given up is answered.
+/// An event in progress. It counts as answered even if its task is dropped.
 struct Answered<'a>(&'a Instance, usize, bool);
 
 impl Drop for Answered<'_> {

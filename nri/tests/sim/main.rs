@@ -1,5 +1,5 @@
-//! The adaptation under a seed: one thread, a paused clock, and one number for everything random.
-//! `hack/model` runs many seeds of it, `hack/test nri` a few.
+//! The adaptation under a seed: one thread, a paused clock, and one seed for all random values.
+//! `hack/model` runs many seeds, `hack/test nri` a few.
 
 mod check;
 mod instance;
@@ -26,9 +26,9 @@ use nri::{
 };
 use plan::Plan;
 
-/// Seeds that failed once, one in a line with what it found; every run repeats them first.
+/// Seeds that failed once, one per line with the fault; every run repeats them first.
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim/seeds.txt");
-/// Lines of the log that are printed before a fault.
+/// The log lines that are printed before a fault.
 const TAIL: usize = 60;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -43,12 +43,12 @@ fn kept() -> Vec<u64> {
     first.map(|seed| seed.parse().expect("a seed")).collect()
 }
 
-/// For mutants: no seed is kept, and no plan made small.
+/// Used with mutants: records no seed, and does not shrink plans.
 fn forgets() -> bool {
     env::var_os("SIM_FORGET").is_some()
 }
 
-/// The first seed that breaks a rule, of so many, on all cores: `SIM_SEEDS`, from `SIM_FROM`.
+/// Returns the first of `SIM_SEEDS` seeds, from `SIM_FROM` on, that breaks a rule; uses all cores.
 fn first_failure() -> Option<u64> {
     let (from, count) = (number("SIM_FROM", 0), number("SIM_SEEDS", 200));
     let kept = if forgets() { Vec::new() } else { kept() };
@@ -139,7 +139,7 @@ async fn a_stub_runs_over_memory() {
     stub.stop();
 }
 
-/// Each rule's first seed: `SIM_SURVEY=1`, with `SIM_SEEDS` and `SIM_FROM`.
+/// Prints each rule's first seed: `SIM_SURVEY=1`, with `SIM_SEEDS` and `SIM_FROM`.
 #[test]
 fn survey() {
     if env::var_os("SIM_SURVEY").is_none() {
@@ -162,7 +162,7 @@ fn survey() {
     println!("{count} seeds in {:.1} s", begun.elapsed().as_secs_f64());
 }
 
-/// One seed in full: `SIM_SHOW=SEED`, made small for a rule by `SIM_RULE=f`.
+/// Prints one seed in full: `SIM_SHOW=SEED`, shrunk for a rule by `SIM_RULE=f`.
 #[test]
 fn show() {
     let Ok(seed) = env::var("SIM_SHOW") else {

@@ -1,5 +1,5 @@
-//! The workload, drawn from the seed as a list of actions. Each has a seed of its own, so that what it does is
-//! the same without the others.
+//! The workload, drawn from the seed as a list of actions. Each action has a seed of its own, so
+//! that it stays the same when others are removed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use nri::{
     sim::{Direction, Link, Rng},
 };
 
-/// Pods and plugins begin within this time.
+/// Pods and plugins start within this time.
 pub(crate) const HORIZON: u64 = 40_000;
 const IDS: [&str; 4] = ["10-a", "20-b", "50-c", "90-d"];
 const HEARD: [Event; 11] = [
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
 pub(crate) enum Action {
     Pod(PodPlan),
     Plugin(PluginPlan),
-    /// The daemon dies, and comes back after so long.
+    /// The daemon dies, and starts again after this time.
     Restart(u64),
 }
 
@@ -48,11 +48,11 @@ pub(crate) enum Action {
 pub(crate) struct PodPlan {
     pub(crate) seed: u64,
     pub(crate) containers: u64,
-    /// Between two steps, at most.
+    /// The longest pause between two steps.
     pub(crate) pause: u64,
-    /// It is there at the end.
+    /// The pod is not removed before the end.
     pub(crate) stays: bool,
-    /// The caller of this setup step gives up after so long.
+    /// The caller of this setup step gives up after this time.
     pub(crate) gives_up: Option<(u64, u64)>,
 }
 
@@ -61,21 +61,21 @@ pub(crate) struct PluginPlan {
     pub(crate) seed: u64,
     pub(crate) id: PluginId,
     pub(crate) mask: EventMask,
-    /// An event takes so long at most.
+    /// The longest time for an event.
     pub(crate) work: u64,
-    /// This event takes so long each time.
+    /// This event always takes this time.
     pub(crate) slow: Option<(Event, u64)>,
-    /// It works on after its time is over, as plugins in Go do.
+    /// It continues to work after its timeout, as plugins in Go do.
     pub(crate) goes_on: bool,
     pub(crate) synchronize: u64,
-    /// It speaks v1beta1: a newer instance closes it.
+    /// It uses v1beta1: a newer instance closes it.
     pub(crate) beta: bool,
-    /// It refuses a setup event once in so many.
+    /// It refuses one in this number of setup events.
     pub(crate) refuses: Option<u64>,
-    /// It ends after so long in this event, once in so many times.
+    /// It ends after this time in this event, once in this number of times.
     pub(crate) crash: Option<(Event, u64, u64)>,
     pub(crate) lives: u64,
-    /// It connects again after so long, so many times.
+    /// It reconnects after this time, this number of times.
     pub(crate) again: (u64, u64),
     pub(crate) link: Link,
 }
@@ -190,7 +190,7 @@ impl Plan {
             for _ in 0..1 + rng.below(4) {
                 let mask = if equal { own } else { mask(rng) };
                 let mut plugin = plugin(rng, id, mask);
-                // The last one stays to the end, or there is nobody to ask what it knows.
+                // The last instance stays to the end, so that its knowledge can be checked.
                 if rng.once_in(3) {
                     plugin.lives = 10 * HORIZON;
                 }
@@ -202,14 +202,14 @@ impl Plan {
             actions.push((rng.below(HORIZON), pod(rng, pause)));
         }
         if rng.once_in(4) {
-            // Pods start all the time.
+            // Pods start continuously.
             let (from, every) = (rng.below(HORIZON / 2), 100 + rng.below(400));
             for n in 0..40 {
                 actions.push((from + n * every, pod(rng, 200)));
             }
         }
         if rng.once_in(4) {
-            // Two that fail at the same event and come back.
+            // Two plugins that fail at the same event and reconnect.
             let (at, event) = (
                 rng.below(HORIZON / 2),
                 of(rng, &[Event::CreateContainer, Event::RunPodSandbox]),

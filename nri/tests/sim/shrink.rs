@@ -1,4 +1,4 @@
-//! Makes a failing plan small: actions are left out while the same rule is still broken.
+//! Shrinks a failing plan: removes actions as long as the same rule is broken.
 
 use crate::{plan::Plan, world};
 

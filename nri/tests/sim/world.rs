@@ -1,4 +1,4 @@
-//! A runtime of memory: pods' lives as cairn leads them, and a daemon that dies and comes back.
+//! An in-memory runtime: runs lives of pods as cairn does, with a daemon that dies and restarts.
 
 use std::{
     collections::BTreeSet,
@@ -29,13 +29,13 @@ use crate::{
     plan::{Action, HORIZON, Plan, PodPlan},
 };
 
-/// What a runtime has on disk of a pod.
+/// The runtime's record of a pod on disk.
 struct Life {
     plan: PodPlan,
     pod: String,
     steps: Vec<(Event, String)>,
     next: usize,
-    /// The step was begun, and its end is not on record.
+    /// The step has begun, and its end is not recorded.
     begun: bool,
     rng: Rng,
 }
@@ -63,7 +63,7 @@ impl Source for Disk {
 
 pub(crate) struct World {
     pub(crate) book: Arc<Book>,
-    /// Plugins end.
+    /// Signals all plugins to end.
     pub(crate) over: Notify,
     settings: Settings,
     disk: Arc<Disk>,
@@ -81,7 +81,7 @@ impl World {
         Some(plugins)
     }
 
-    /// The runtime, or a cut, has ended a plugin's connection.
+    /// Records that the runtime, or a cut, ended a plugin's connection.
     pub(crate) fn dismissed(&self, no: usize) {
         let daemon = self.daemon.lock().unwrap();
         if let Some((group, _)) = &*daemon {
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// A daemon begins: with what is on disk, and every pod goes on where it was.
+    /// Starts a daemon from the records on disk; every pod continues at its step.
     async fn start(self: &Arc<Self>) {
         let group = {
             let mut state = self.book.state.lock().unwrap();
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Leads a pod's life from where it is.
+    /// Runs a pod's life from its current step.
     async fn lead(self: Arc<Self>, nri: Adaptation, life: Arc<Mutex<Life>>) {
         loop {
             let (pod, (event, object), begun, pause, gives_up) = {
@@ -179,7 +179,7 @@ impl World {
                 )
             };
             let made = if begun && makes(event) {
-                // It was begun by a daemon that has died.
+                // A daemon that has died began the step.
                 false
             } else {
                 sleep(Duration::from_millis(pause)).await;
@@ -196,7 +196,8 @@ impl World {
                     _ => [StopContainer, RemoveContainer],
                 };
                 {
-                    // Its other steps are not taken; those that undo it are, also by the next daemon.
+                    // Its remaining setup steps are skipped. The steps that undo it are taken, also
+                    // by the next daemon.
                     let mut life = life.lock().unwrap();
                     let at = life.next + 1;
                     let rest = life.steps.split_off(at);
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// One step: the runtime's record, and the event.
+    /// Takes one step: writes the runtime's record, and sends the event.
     async fn step(&self, nri: &Adaptation, event: Event, pod: &str, object: &str) -> End {
         let op = Running(self, self.book.begins(event, object));
         let (p, c) = (
@@ -281,7 +282,7 @@ impl World {
         end
     }
 
-    /// Ids of what there is.
+    /// Returns the ids of the existing objects.
     fn there(&self) -> BTreeSet<String> {
         let all = self.disk.0.lock().unwrap();
         let pods = all.pods.iter().map(|pod| pod.id.clone());
@@ -289,7 +290,7 @@ impl World {
             .collect()
     }
 
-    /// Waits until every pod's life is led; false: not within its time.
+    /// Waits until every pod's life has ended; returns false after the time limit.
     async fn quiet(&self) -> bool {
         let deadline = Instant::now() + Duration::from_millis(30 * HORIZON);
         loop {
@@ -315,7 +316,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Plugins come by memory alone.
+/// Settings without a socket: plugins connect only in memory.
 pub(crate) fn without_files() -> Settings {
     Settings {
         socket: None,
@@ -325,7 +326,7 @@ pub(crate) fn without_files() -> Settings {
     }
 }
 
-/// Carries a plan out. What was found, and all that happened.
+/// Runs a plan. Returns the faults and the log.
 pub(crate) fn run(plan: &Plan) -> (Vec<Fault>, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -369,7 +370,7 @@ async fn carry_out(plan: &Plan) -> (Vec<Fault>, Vec<String>) {
             }
         }
     }
-    // Longer than any late answer is waited for.
+    // Longer than any late answer is awaited.
     if world.quiet().await {
         sleep(Duration::from_secs(180)).await;
     }
@@ -387,7 +388,7 @@ async fn carry_out(plan: &Plan) -> (Vec<Fault>, Vec<String>) {
 }
 
 impl World {
-    /// Plugins and daemon end; nothing is left.
+    /// Ends plugins and daemon, and checks that no state remains.
     async fn end(&self) {
         self.ending.store(true, SeqCst);
         let Some((group, nri)) = self.daemon.lock().unwrap().take() else {

@@ -1,5 +1,6 @@
-//! Modules as plugins: launched by a runtime, called by both ABIs that Go's SDK has had, stopped at their deadline, and
-//! refused by name where they are none. The runtime side is the crate's own; the modules are Go's, or text.
+//! Modules as plugins: launched by a runtime, called by both ABIs of Go's SDK, stopped at their
+//! deadline, and rejected by name if they are invalid. The runtime side is the crate's own; the
+//! modules are Go's, or text.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -23,7 +24,7 @@ use prost::Message as _;
 
 const HOST: &str = env!("CARGO_BIN_EXE_nri-wasm");
 
-/// A module: what it imports, what every plugin exports, and `more`. Its answer lies at 1024.
+/// A module with these imports, the exports of every plugin, and `more`. Its answer is at 1024.
 fn module(imports: &str, answer: &[u8], more: &str) -> Vec<u8> {
     let answer: String = answer.iter().map(|byte| format!("\\{byte:02x}")).collect();
     let text = format!(
@@ -45,7 +46,8 @@ fn module(imports: &str, answer: &[u8], more: &str) -> Vec<u8> {
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A function of the plugin that answers the first `length` bytes at 1024; bit 31 makes them an error.
+/// A function of the plugin that answers the first `length` bytes at 1024; bit 31 makes them an
+/// error.
 fn answers(function: &str, length: usize, error: bool) -> String {
     let word = (1024_u64 << 32) | (u64::from(error) << 31) | length as u64;
     format!("(func (export \"{function}\") (param i32 i32) (result i64) (i64.const {word}))")
@@ -101,13 +103,13 @@ async fn create(nri: &Adaptation, name: &str) -> Result<nri::Created, nri::Refus
     nri.create_container(&turn, named("p"), container).await
 }
 
-/// Go's plugin, of one generation of its SDK; `None` where Go is left out.
+/// Builds Go's plugin with one generation of its SDK; `None` if Go is skipped.
 fn go(generation: &str) -> Option<Vec<u8>> {
     if env::var_os("NRI_WITHOUT_GO").is_some() {
         eprintln!("left out: NRI_WITHOUT_GO is set");
         return None;
     }
-    // Two builds of one file at a time would read each other's halves.
+    // Two concurrent builds of one file would read each other's incomplete output.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _alone = BUILDING.lock();
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{generation}.wasm"));
@@ -132,7 +134,8 @@ async fn modules_of_both_abis_of_gos_sdk_are_plugins_like_any_other() {
         until_active(&nri, "10-module").await;
         let info = common::there(&nri);
         assert_eq!(info[0].kind, Some(Kind::Launched));
-        // The old one has no function for PostUpdatePodSandbox, and is told of it all the same.
+        // The old ABI has no function for PostUpdatePodSandbox; the plugin gets the event
+        // nevertheless.
         assert_eq!(info[0].events, EventMask::ALL, "{generation}");
         nri.run_pod_sandbox(named("p")).await.unwrap();
         let refused = nri.run_pod_sandbox(named("bad")).await.unwrap_err();
@@ -159,7 +162,7 @@ async fn a_go_module_that_sleeps_or_spins_is_stopped_at_its_deadline_and_a_new_i
             matches!(created.deliveries[0].outcome, Outcome::TimedOut),
             "{name}"
         );
-        // It is one process all the time, and remembers nothing: what it had seen went with the instance.
+        // The process stays the same, but has no state: the state ended with the instance.
         let begun = Instant::now();
         let created = create(&nri, "c").await.unwrap();
         assert!(
@@ -195,7 +198,7 @@ async fn a_module_subscribes_to_what_it_exports_and_its_answers_count() {
     nri.shutdown("the test has ended").await;
 }
 
-/// `plugin_create_container`, with this body.
+/// A `plugin_create_container` with this body.
 fn creates(body: &str) -> String {
     format!("(func (export \"plugin_create_container\") (param i32 i32) (result i64) {body})")
 }
@@ -208,7 +211,7 @@ const LOG: &str = r#"(import "env" "log" (func $log (param i32 i32) (result i64)
 
 #[tokio::test]
 async fn what_a_module_does_wrong_is_its_error_and_nothing_of_the_host_is_its_own() {
-    // What WASI answers, as the length of an error's text.
+    // Returns WASI's result as the length of an error's text.
     let errno = |call: &str| {
         creates(&format!(
             "(i64.or (i64.const {}) (i64.extend_i32_u {call}))",
@@ -243,7 +246,7 @@ async fn what_a_module_does_wrong_is_its_error_and_nothing_of_the_host_is_its_ow
             creates("(call $exit (i32.const 3)) (i64.const 0)"),
             "it has exited with code 3",
         ),
-        // 52 and 8: there is no such thing, and no such descriptor.
+        // 52 and 8: no such function, and no such descriptor.
         (
             OPEN,
             errno(open),
@@ -270,7 +273,7 @@ async fn what_a_module_does_wrong_is_its_error_and_nothing_of_the_host_is_its_ow
     }
 }
 
-/// The host's work costs a module no fuel: it is looked at the clock all the same.
+/// The host's work costs a module no fuel, so the clock must be checked.
 #[tokio::test]
 async fn a_module_that_has_the_host_work_without_end_is_stopped_at_its_deadline() {
     let random = r#"(import "wasi_snapshot_preview1" "random_get" (func $work (param i32 i32) (result i32)))"#;

@@ -150,8 +150,9 @@ fn needs_host_mounts(spec: &Spec) -> bool {
     hooks || reaching
 }
 
-/// Labels file systems made for this container alone. libcontainer would label all but procfs and
-/// sysfs; the kernel refuses that for an mqueue, whose root is labelled later.
+/// Labels the file systems that are made for this container. libcontainer would label every file
+/// system except procfs and sysfs; the kernel refuses that for an mqueue, whose root is labelled
+/// later.
 fn set_label(mount: &mut Mount, label: &str) {
     let labelled = options(mount).iter().any(|o| o.starts_with("context="));
     if matches!(mount.typ().as_deref(), Some("tmpfs" | "devpts")) && !labelled {

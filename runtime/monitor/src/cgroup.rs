@@ -182,7 +182,7 @@ impl Session {
         kill_by_hand(&self.path)
     }
 
-    /// Removes the group. False: a process is still in it.
+    /// Removes the group. Returns false if a process is still in it.
     pub fn remove(&self) -> bool {
         ignore_missing(fs::remove_dir(&self.path)).is_ok()
     }

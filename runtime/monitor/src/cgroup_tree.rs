@@ -185,7 +185,7 @@ impl Names {
         Ok(())
     }
 
-    /// False at a limit.
+    /// Adds a name. Returns false at a limit.
     fn add(&mut self, name: &CStr) -> bool {
         let name = name.to_bytes_with_nul();
         // Plus one for the top.
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(names.last(), c"a");
         names.forget_last();
         assert!(names.bytes.is_empty());
-        // Counts names that were forgotten, too.
+        // The limit counts forgotten names, too.
         while names.add(c"d") {
             names.forget_last();
         }
@@ -329,7 +329,7 @@ mod tests {
     struct Own(PathBuf);
 
     impl Own {
-        /// One in each hierarchy that can be written to.
+        /// Makes one cgroup in each writable hierarchy.
         fn everywhere(test: &str) -> Vec<Own> {
             let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
             let of_cgroups = mounts.lines().filter_map(|line| {

@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// A kind or a flag. `u8` is not [`Coded`], so that a `Vec<u8>` is a byte string.
+    /// Reads a kind or a flag. `u8` is not [`Coded`], so that a `Vec<u8>` is a byte string.
     pub fn u8(&mut self) -> Result<u8> {
         Ok(self.bytes(1)?[0])
     }

@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// Reads the helper's reports. `helper`: it has ended; these are the last.
+    /// Reads the helper's reports. `helper` is its exit status: no further reports follow.
     pub(crate) fn check_creation(&mut self, helper: Option<Status>) {
         let Some(creation) = &mut self.creation else {
             return;

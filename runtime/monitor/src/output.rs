@@ -16,7 +16,7 @@ use cairn_monitor::log_path;
 use cairn_monitor::sys;
 use cairn_monitor::terminal::read_master;
 
-/// Time for a lagging attached client to take [`PACE`] bytes.
+/// The time in which a lagging attached client must take [`PACE`] bytes.
 const STUCK: Duration = Duration::from_secs(2);
 /// The capacity of a pipe.
 const PACE: usize = 64 << 10;
@@ -159,8 +159,8 @@ impl Output {
             .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
     }
 
-    /// Reads a descriptor of `readable`. `dying`: init has exited, so a terminal stays closed.
-    /// Returns the number of bytes; 0 if none are available.
+    /// Reads a descriptor of `readable`. `dying` means that init has exited, so a terminal stays
+    /// closed. Returns the number of bytes; 0 if none are available.
     pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> usize {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
             return 0;

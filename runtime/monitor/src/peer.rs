@@ -77,7 +77,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Serves a client's socket after a poll. Gives its requests.
+    /// Serves a client's socket after a poll. Returns its requests.
     pub(crate) fn serve(&mut self, id: u64, events: i16) -> Vec<Asked> {
         let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) else {
             return Vec::new();

@@ -13,7 +13,7 @@ pub const PID: &str = "pid";
 pub const EXIT: &str = "exit";
 /// The compiled seccomp filter, if the container has one.
 pub const SECCOMP: &str = "seccomp.bpf";
-/// Scheduler, I/O priority and memory policy, if the container was given any.
+/// Scheduler, I/O priority and memory policy, if the container has any.
 pub const SCHEDULING: &str = "scheduling";
 /// OCI hooks to run after create (`poststart`, `poststop`), one per line; absent if there are none.
 pub const HOOKS: &str = "hooks";

@@ -57,7 +57,8 @@ impl Scheduling {
         self.apply_inherited()
     }
 
-    /// Applies all but the scheduler: some policies do not pass to children, some forbid children.
+    /// Applies everything except the scheduler: some policies are not inherited by children, and
+    /// some forbid children.
     pub fn apply_inherited(&self) -> Result<(), (&'static str, io::Error)> {
         let at = |step| move |e| (step, e);
         if let Some(io) = self.io {

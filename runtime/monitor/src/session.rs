@@ -258,8 +258,8 @@ impl Exec {
         if is_joiner {
             self.joiner.pid = 0;
         }
-        // The joiner reports no more. Without an exec, or with one reaped before its pid was
-        // reported, the joiner's end is the exec's end.
+        // The joiner sends no further reports. Without an exec, or with one reaped before its pid
+        // was reported, the joiner's end is the exec's end.
         if !is_joiner || self.pid.is_none_or(|pid| !sys::is_child(pid)) {
             self.exit.get_or_insert(status);
             self.deadline = None;
@@ -294,7 +294,8 @@ impl Exec {
                 Ok(0) => break,
                 Ok(n) if self.error.len() < MAX_ERROR => self.error.extend_from_slice(&buf[..n]),
                 Ok(_) => break,
-                // An ended process writes no more, even if another process still has the pipe open.
+                // An ended process writes no further bytes, even if another process still has the
+                // pipe open.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.exit.is_none() => {
                     return Outcome::Pending;
                 }

@@ -103,7 +103,8 @@ impl Tail {
         set_limits(p).map_err(at("set resource limits"))?;
         sys::umask(p.umask);
         own_stdio(p.uid);
-        // As root for a directory only for root; later as the user, for one closed to root (NFS).
+        // Entered as root, for a directory that only root can enter; later as the user, for one
+        // that root cannot enter (NFS).
         let entered = rooted::enter(&p.cwd).is_ok();
         rustix::thread::set_keep_capabilities(true)
             .map_err(|e| at("keep capabilities")(e.into()))?;

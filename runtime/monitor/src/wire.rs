@@ -31,7 +31,8 @@ pub enum Request {
     /// Signal init, or everything in its cgroup when `all`. Answer: `Done` or `Failed`.
     Kill { signal: i32, all: bool },
     /// Run a process in the container. Answer: `ExecStarted` with its streams, then `ExecExited`;
-    /// or `Failed`. Without streams and pid (0) if its time ended before it was inside.
+    /// or `Failed`. `ExecStarted` has no streams and pid 0 if the timeout expired before the
+    /// process was in the container.
     Exec(Box<ExecRequest>),
     /// Kill everything in an exec's own cgroup. Answer: `Done` or `Failed`.
     ExecKill { session: u32 },

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const MAX: usize = 16384;
 const NOW: u64 = 1_767_323_045_000_000_006; // 2026-01-02T03:04:05.000000006Z
 
-/// What comes out for these pieces of stdout, in records: `(tag, content)`.
+/// Encodes these pieces of stdout and returns the records as `(tag, content)`.
 fn encode(max: usize, pieces: &[&[u8]]) -> Vec<(char, Vec<u8>)> {
     let mut encoder = Encoder::new(max);
     let mut out = Vec::new();

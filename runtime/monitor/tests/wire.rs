@@ -1,4 +1,5 @@
-//! The protocol: what goes in comes out, hostile bytes are refused, and version 1 stays readable for ever.
+//! The protocol: messages survive encoding and decoding, invalid bytes are rejected, and version 1
+//! remains readable.
 
 use cairn_monitor::codec::VERSION;
 use cairn_monitor::filter::Filter;
@@ -143,8 +144,9 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn version_1_is_as_it_was_recorded() {
-    // A monitor lives as long as its container: whoever changes these bytes must raise VERSION and keep reading this.
-    // Record anew only with a new version (the file's text is what `hex(&conversation())` gives).
+    // A monitor lives as long as its container. A change to these bytes must raise VERSION and keep
+    // decoding version 1. Record a new file only for a new version (its text is the output of
+    // `hex(&conversation())`).
     assert_eq!(
         hex(&conversation()),
         include_str!("fixtures/v1.conversation")

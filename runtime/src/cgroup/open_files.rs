@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Files below this size come in one read and are kept; longer ones are listings.
 const ONE_READ: usize = 8 << 10;
-/// Kept files may use one in so many of the files that the process may open.
+/// Kept files may use this fraction of the process's limit of open files: one in `SHARE`.
 const SHARE: u64 = 4;
 
 /// Kept files of all cgroups.

@@ -19,7 +19,7 @@ enum Behaviour {
     Breaks,
     /// Another bus user reports a failure of the job, to all and to us alone, before it succeeds.
     Forged,
-    /// So many other jobs end after this one that its end is lost.
+    /// As many other jobs end after this one as make its end drop out of the queue.
     Overrun {
         fails: bool,
     },

@@ -240,7 +240,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         return None;
     };
     let (word, reason, tint) = match outcome {
-        // Nobody can refuse what has happened, or what must.
+        // Events that have happened, or must happen, cannot be refused.
         Outcome::Refused(why) if !can_refuse(hook) => ("error", why.message.as_str(), Tint::Warn),
         outcome => outcome_text(outcome),
     };

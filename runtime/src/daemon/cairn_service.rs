@@ -98,7 +98,7 @@ impl Cairn for CairnService {
         tokio::spawn(async move {
             let mut found = wanted.is_empty();
             while let Some(event) = events.recv().await {
-                // Losses are told to everybody.
+                // Losses are reported to all clients.
                 found |= event.missing() == 0;
                 let json = serde_json::to_string(&*event);
                 let line = json
@@ -312,7 +312,7 @@ async fn import(
     let feed = async move {
         while let Some(part) = parts.next().await {
             let part = part.map_err(|status| Error::failed(status.message()))?;
-            // An importer that accepts no more has failed, and reports why.
+            // An importer that accepts no further bytes has failed, and reports the reason.
             if let Some(Part::Data(bytes)) = part.part
                 && sink.write_all(&bytes).await.is_err()
             {

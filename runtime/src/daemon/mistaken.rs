@@ -1,5 +1,5 @@
-//! Clients of the CRI socket, one of which may be an NRI plugin that was given the wrong socket. It and the HTTP/2 server
-//! do not understand each other, so that the daemon names the mistake.
+//! Clients of the CRI socket, one of which may be an NRI plugin with the wrong socket. It and the
+//! HTTP/2 server do not understand each other, so that the daemon reports the mistake.
 
 use std::{
     io::{self, IoSlice},
@@ -34,7 +34,8 @@ impl Client {
     }
 }
 
-/// Frames of NRI begin with the number of a connection, 1 or 2, in four bytes; HTTP/2 begins with text.
+/// Frames of NRI begin with the number of a connection, 1 or 2, in four bytes; HTTP/2 begins with
+/// text.
 fn is_frame_of_nri(bytes: &[u8]) -> bool {
     matches!(bytes, [0, 0, 0, 1 | 2, ..])
 }

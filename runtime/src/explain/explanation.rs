@@ -12,7 +12,8 @@ pub(super) const SCHEMA: u32 = 1;
 pub struct Explanation {
     pub schema: u32,
     pub container: About,
-    /// Plugins that were called at CreateContainer, of a pod at RunPodSandbox, in order; validators last.
+    /// Plugins that were called at CreateContainer (for a pod, at RunPodSandbox), in order;
+    /// validators last.
     pub plugins: Vec<Said>,
     /// The reason of a rejected creation: a veto, a conflict, a validator.
     pub refused: Option<String>,
@@ -25,7 +26,8 @@ pub struct Explanation {
     /// Earlier updates, and updates and evictions of other containers that are not recorded.
     #[serde(default)]
     pub more_updates: u64,
-    /// The OCI spec as CRI asks for it; absent where no plugin changed it, or the creation was refused.
+    /// The OCI spec of the CRI request; absent if no plugin changed it, or the creation was
+    /// refused.
     pub base: Option<Value>,
     /// The OCI spec that the container is made from, with later updates of its resources.
     pub spec: Option<Value>,
@@ -57,8 +59,8 @@ pub struct About {
     pub pod: String,
     /// `namespace/name`.
     pub pod_name: String,
-    /// `created`, `running`, `exited`, `unknown`; `refused` or `removed` where there is none. Of a pod `ready`,
-    /// `notready`, or one of these two.
+    /// `created`, `running`, `exited`, `unknown`; `refused` or `removed` if the container does not
+    /// exist. For a pod `ready`, `notready`, or one of these two.
     pub state: String,
     pub image: String,
 }

@@ -71,7 +71,7 @@ fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) ->
     }
 }
 
-/// What the event log names as set, with its values.
+/// The fields that the event log lists as set, with their values.
 pub(super) fn named(changed: &[String], values: &Values) -> Vec<Change> {
     let change = |path: &String| {
         let (field, key) = field_and_key(path);

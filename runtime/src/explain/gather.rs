@@ -212,7 +212,7 @@ async fn of_pod(pods: &Pods, id: &str, events: &[Arc<Event>]) -> Explanation {
             (Some(pod), Some(container)) => of_container(pods, pod, container, &events).await.ok(),
             _ => None,
         };
-        // Of one that is being created there is no spec yet.
+        // A container that is being created has no spec yet.
         let made = made.unwrap_or_else(|| {
             let mut logged = from_log(&events, id);
             if let (Some(pod), Some(container), None) = (&live, there, &logged.refused) {
@@ -243,7 +243,7 @@ fn of(events: &[Arc<Event>], is_it: impl Fn(&Subject) -> bool) -> Vec<Arc<Event>
         .collect()
 }
 
-/// What the log has of one object that is not there: refused, or removed.
+/// The log's events of one object that does not exist: refused, or removed.
 fn history(events: &[Arc<Event>], hooks: &[&str]) -> Explanation {
     let subject = events
         .iter()
@@ -251,7 +251,7 @@ fn history(events: &[Arc<Event>], hooks: &[&str]) -> Explanation {
         .find(|subject| !subject.pod.is_empty());
     let subject = subject.cloned().unwrap_or_default();
     let aborted = events.iter().find_map(|event| aborted(event, hooks[0]));
-    // What plugins said is shorter than the call's error, which has it in it.
+    // Plugins' texts are shorter than the call's error, which contains them.
     let refused = aborted.or_else(|| events.iter().find_map(|event| failed(event, hooks[0])));
     let mut updates: Vec<_> = events.iter().filter_map(|event| updated(event)).collect();
     let earlier = updates.len().saturating_sub(UPDATES);
@@ -382,7 +382,7 @@ fn failed<'a>(event: &'a Event, call: &str) -> Option<&'a str> {
     }
 }
 
-/// What each plugin answered, as far as the log reaches back.
+/// The answers of each plugin, as far as the log reaches back.
 fn said(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Said> {
     let answers = events.iter().filter_map(|event| match &event.what {
         What::Plugin {
@@ -520,7 +520,7 @@ mod tests {
         }
     }
 
-    /// What [`gather`] finds in the log.
+    /// The content of the log for [`gather`].
     fn found(events: &[Arc<Event>], wanted: &str) -> Option<Explanation> {
         let container = last(events, |event| names_container(event, wanted))?;
         Some(from_log(events, &container.subject.container))
@@ -583,7 +583,7 @@ mod tests {
                 .iter()
                 .all(|event| names_pod(event, "pod") && names_pod(event, "p1"))
         );
-        // What plugins agreed on cannot be made: the call says why.
+        // The plugins' merged result cannot be applied: the call has the reason.
         let error = Some("no such option".to_owned());
         let mut ended = (*event("c3", What::CallEnded { took_ns: 1, error })).clone();
         ended.subject.call = "CreateContainer".to_owned();

@@ -342,7 +342,7 @@ pub struct Session {
     lookups: Lookups,
     pod: String,
     state: Mutex<State>,
-    /// Answers are no longer wanted.
+    /// The caller no longer needs answers.
     over: AtomicBool,
 }
 

@@ -20,7 +20,7 @@ use super::images::Shared;
 /// The most bytes of a helper's error text.
 const STDERR_MAX: u64 = 4096;
 
-/// What a helper does.
+/// The task of a helper.
 pub(super) struct Task<'a> {
     /// The helper's first argument.
     pub(super) kind: &'static str,
@@ -52,8 +52,9 @@ impl Ended {
 }
 
 impl Shared {
-    /// Runs the helper over a stream. It works in the task's `dir` and writes to `report`; `each` gets every
-    /// piece first; `stalled` makes the error of a helper that takes none, or does not end.
+    /// Runs the helper over a stream. It works in the task's `dir` and writes to `report`; `each`
+    /// gets every piece first; `stalled` makes the error of a helper that takes none, or does not
+    /// end.
     pub(super) async fn run_helper<E: From<Error>>(
         &self,
         task: Task<'_>,

@@ -65,7 +65,7 @@ pub(super) struct Unpacked {
 }
 
 impl Shared {
-    /// The budget of an image of which so many bytes and files are already in the store.
+    /// Returns the budget of an image with this many bytes and files already in the store.
     pub(super) fn budget(&self, bytes: u64, files: u64) -> Result<Budget, Error> {
         let bounds = self.options.image;
         let left = Mutex::new((bounds.bytes, bounds.files));

@@ -47,7 +47,7 @@ pub(super) fn fault(what: &str, why: impl Into<String>) -> Error {
     }
 }
 
-/// An index or a manifest, whichever a name led to.
+/// The document that a name refers to: an index or a manifest.
 #[derive(Debug)]
 pub(super) enum Document {
     Image(ImageManifest),
@@ -212,7 +212,7 @@ fn choose_for<'a>(
     Err(fault(what, why))
 }
 
-/// How well an entry fits: 0 is best, `None` means not at all.
+/// Ranks an entry by its fit: 0 is best, `None` means that it does not fit.
 fn rank(offered: &Platform, host: &Platform) -> Option<usize> {
     if offered.os != host.os || offered.architecture != host.architecture {
         return None;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Layers fetched at a time from one host, and in all. The second is larger, so that one host does not
-/// delay all others.
+/// Layers fetched at a time from one host, and in all. The second is larger, so that one host does
+/// not delay all others.
 pub const LAYERS_PER_HOST: usize = 4;
 const LAYERS: usize = 32;
 
@@ -24,7 +24,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// With so many layers of one image at a time.
+    /// Bounds with this many concurrent layers per image.
     pub fn of(image: usize) -> Self {
         Self {
             all: LAYERS,

@@ -1,4 +1,4 @@
-//! Attach: a container's own streams.
+//! Attach: connects a client to the container's own streams.
 
 use cairn_monitor::wire::{Event, Request};
 
@@ -6,7 +6,7 @@ use super::client::{ANSWER, Monitor};
 use super::error::{MonitorError, Why};
 use super::stream::{StreamIn, StreamOut, Taken};
 
-/// Which streams an attach session wants.
+/// The streams that an attach session requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttachSpec {
     pub stdin: bool,
@@ -14,8 +14,9 @@ pub struct AttachSpec {
     pub stderr: bool,
 }
 
-/// A live copy of the container's output from now on, and its stdin. With a terminal, `stderr` is none.
-/// Call [`Monitor::detach`] at the end, so that `stdin_once` closes the container's stdin.
+/// A live copy of the container's output from now on, and its stdin. `stderr` is `None` with a
+/// terminal. Call [`Monitor::detach`] at the end: with `stdin_once` this closes the container's
+/// stdin.
 pub struct AttachSession {
     pub attach_id: u32,
     pub stdin: Option<StreamIn>,
@@ -24,7 +25,7 @@ pub struct AttachSession {
 }
 
 impl Monitor {
-    /// Joins the container's streams (CRI-142, 255).
+    /// Attaches to the container's streams (CRI-142, 255).
     pub async fn attach(&self, spec: AttachSpec) -> Result<AttachSession, MonitorError> {
         let step = "attach";
         let request = Request::Attach {
@@ -42,7 +43,7 @@ impl Monitor {
         }
         let taken =
             Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;
-        // A terminal only to write to: the monitor alone reads it.
+        // Use the terminal only for writing: only the monitor reads it.
         let terminal = taken.pty.map(|pty| Box::new(pty) as StreamIn);
         Ok(AttachSession {
             attach_id,

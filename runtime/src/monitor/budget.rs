@@ -1,4 +1,5 @@
-//! A bound on memory that many calls share: each counts what it takes as it grows, and gives it back when it is dropped.
+//! A memory limit that many calls share. Each call charges its use as it grows, and the charge is
+//! released when it is dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +9,7 @@ pub(super) struct Budget {
     taken: AtomicUsize,
 }
 
-/// What one call has of a budget.
+/// The share of a budget that one call uses.
 #[derive(Debug)]
 pub struct Charge {
     budget: &'static Budget,
@@ -34,8 +35,8 @@ impl Budget {
 }
 
 impl Charge {
-    /// Takes or gives back what is between the old number of bytes and the new one. False, and nothing changed, where that is
-    /// more than is left.
+    /// Changes the charge to this number of bytes. Returns false, and changes nothing, if the
+    /// budget has too few bytes left.
     pub(super) fn change_to(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
         let changed = |all: usize| {

@@ -1,7 +1,7 @@
-//! One monitor as the daemon sees it: requests out, answers and the exit in.
+//! The daemon's client of one monitor: sends requests, receives answers and the exit.
 //!
-//! Two tasks own the connection's two directions. Callers hand a frame to the writer and wait on a one-shot channel
-//! that the reader fills; no lock is held while anybody waits.
+//! Two tasks own the two directions of the connection. A caller hands a frame to the writer and
+//! waits on a one-shot channel that the reader fills. No lock is held while a caller waits.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -21,15 +21,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::{MonitorError, Why};
 use super::incoming::Incoming;
 
-/// End of a container, as far as the daemon can know.
+/// The end of a container, as far as the daemon knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     Exited(Exit),
-    /// The monitor died without leaving an exit: `Launcher::cleanup` next, reason "MonitorLost".
+    /// The monitor died without recording an exit. Call `Launcher::cleanup` next; the reason is
+    /// "MonitorLost".
     Lost,
 }
 
-/// A handle on one container's monitor. Clones share the connection; it ends with the last of them.
+/// A handle on one container's monitor. Clones share the connection, which closes with the last
+/// clone.
 #[derive(Clone)]
 pub struct Monitor {
     inner: Arc<Inner>,
@@ -53,13 +55,13 @@ impl Drop for Inner {
 type Answer = (Event, Vec<OwnedFd>);
 
 struct Shared {
-    /// Plain maps: a panic while it is held spoils nothing.
+    /// Contains plain maps only, so a panic while the lock is held leaves them valid.
     waiting: Mutex<Waiting>,
     ending: watch::Sender<Option<Ending>>,
     init: watch::Sender<(i32, u64)>,
 }
 
-/// Who waits for which request id. `closed` forbids new entries once the reader is gone.
+/// The waiting callers by request id. `closed` rejects new entries after the reader has ended.
 #[derive(Default)]
 struct Waiting {
     answers: HashMap<u32, oneshot::Sender<Answer>>,
@@ -68,7 +70,7 @@ struct Waiting {
 }
 
 impl Monitor {
-    /// Takes over a fresh connection: waits for the monitor's greeting, checks its version.
+    /// Takes over a new connection: waits for the monitor's greeting and checks its version.
     pub(super) async fn connect(
         id: String,
         dir: PathBuf,
@@ -135,41 +137,44 @@ impl Monitor {
         &self.inner.id
     }
 
-    /// The container's directory (`config.json`, `ctl.sock`, `exit`, ...).
+    /// Returns the container's directory (`config.json`, `ctl.sock`, `exit`, ...).
     pub fn dir(&self) -> &Path {
         &self.inner.dir
     }
 
-    /// Init's pid in the daemon's pid namespace, and its start time (`/proc/<pid>/stat`, field 22).
+    /// Returns init's pid in the daemon's pid namespace and its start time (`/proc/<pid>/stat`,
+    /// field 22).
     pub fn init(&self) -> (i32, u64) {
         *self.inner.shared.init.borrow()
     }
 
-    /// Lets init run its program. Fails with the kernel's words if it cannot (no such file, not executable, ...).
+    /// Lets init run its program. If it cannot, the error contains the kernel's text (no such file,
+    /// not executable, ...).
     pub async fn start(&self) -> Result<(), MonitorError> {
         self.done("start", Request::Start, START).await
     }
 
-    /// Signals init (kernel number), or with `all` every process in the container's cgroups (CRI-258).
-    /// Fails if init has exited; `all` works even then.
+    /// Signals init (kernel number); with `all`, signals every process in the container's cgroups
+    /// (CRI-258). Fails if init has exited, unless `all` is set.
     pub async fn kill(&self, signal: i32, all: bool) -> Result<(), MonitorError> {
         self.done("kill", Request::Kill { signal, all }, ANSWER)
             .await
     }
 
-    /// Window size of the container's own terminal.
+    /// Sets the window size of the container's own terminal.
     pub async fn resize(&self, columns: u16, rows: u16) -> Result<(), MonitorError> {
         self.done("resize", Request::Resize { columns, rows }, ANSWER)
             .await
     }
 
-    /// Opens the log path again; when this returns, the new file exists and the old one gets nothing more (CRI-138).
+    /// Opens the log path again. On return the new file exists and the old file receives no more
+    /// records (CRI-138).
     pub async fn reopen_log(&self) -> Result<(), MonitorError> {
         self.done("reopen the log", Request::ReopenLog, ANSWER)
             .await
     }
 
-    /// Waits for the end; at once if it is over.
+    /// Waits for the end. Returns at once if the container has ended.
     pub async fn wait(&self) -> Ending {
         let mut ending = self.inner.shared.ending.subscribe();
         match ending.wait_for(Option::is_some).await.map(|e| *e) {
@@ -178,13 +183,13 @@ impl Monitor {
         }
     }
 
-    /// The end, if it has come.
+    /// Returns the end if the container has ended.
     pub fn ending(&self) -> Option<Ending> {
         *self.inner.shared.ending.borrow()
     }
 
-    /// Lets the monitor go, after the exit: its processes, sub-cgroups and state are gone then; the caller removes
-    /// the container's cgroups and directory.
+    /// Ends the monitor after the container's exit. On return its processes, sub-cgroups and state
+    /// are removed. The caller removes the container's cgroups and directory.
     pub async fn delete(&self) -> Result<(), MonitorError> {
         self.done("delete", Request::Delete, ANSWER).await
     }
@@ -199,7 +204,7 @@ impl Monitor {
         }
     }
 
-    /// Asks for what has no other answer than that it is done.
+    /// Sends a request that is answered only by `Done` or an error.
     pub(super) async fn done(
         &self,
         step: &'static str,
@@ -234,7 +239,7 @@ impl Monitor {
         self.ask_with_end(step, request, limit, None).await
     }
 
-    /// Sends a request and waits for its answer. `end` is what an exec's end will be sent to.
+    /// Sends a request and waits for its answer. `end` receives the event of an exec's end.
     pub(super) async fn ask_with_end(
         &self,
         step: &'static str,
@@ -281,9 +286,10 @@ impl Monitor {
     }
 }
 
-/// For what the monitor answers by itself.
+/// The time limit for requests that the monitor answers by itself.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
-/// For what waits for `cairn-create`, OCI hooks or many processes to die.
+/// The time limit for requests that wait for `cairn-create`, for OCI hooks or for many processes to
+/// die.
 const START: Duration = Duration::from_secs(180);
 
 async fn write_frames(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Vec<u8>>) {
@@ -297,14 +303,15 @@ async fn write_frames(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Vec<u8>
                 .await;
             match sent {
                 Ok(n) => rest = &rest[n..],
-                Err(_) => return, // The reader sees the end of the connection and tells everybody.
+                Err(_) => return, // the reader sees the end and notifies all callers
             }
         }
     }
 }
 
 async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
-    // Whatever ends the loop (end of file, an error, a malformed frame), this monitor says nothing more to us.
+    // After the loop ends (end of file, an error or an invalid frame), this monitor sends no more
+    // events.
     while let Ok(Some((id, event, fds))) = incoming.next().await {
         match event {
             Event::Exited(exit) => {

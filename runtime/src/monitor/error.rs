@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cairn_monitor::codec::VERSION;
 
-/// Each names the container, the step and the cause, in one line.
+/// Each error names the container, the step and the cause, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
     #[error("container {id}: {step}: {why}")]
@@ -15,7 +15,7 @@ pub enum MonitorError {
         step: &'static str,
         why: Why,
     },
-    /// Only from `exec_sync`: everything in the session was killed (CRI-139).
+    /// Returned only by `exec_sync`: all processes of the session were killed (CRI-139).
     #[error("container {id}: exec: timed out after {millis} ms")]
     ExecTimedOut { id: String, millis: u64 },
     #[error("{step} {path}: {cause}")]
@@ -29,7 +29,7 @@ pub enum MonitorError {
 }
 
 impl MonitorError {
-    /// The cause, for an error that names the container and the step already.
+    /// Returns the cause alone, for an error that already names the container and the step.
     pub fn cause(&self) -> String {
         match self {
             Self::Container { why, .. } => why.to_string(),
@@ -38,13 +38,13 @@ impl MonitorError {
     }
 }
 
-/// What is wrong with a container's monitor, or what it says.
+/// The cause of a failed request to a monitor.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// The monitor (or `cairn-create`, or the kernel below it) said no, in these words.
+    /// The monitor (or `cairn-create`, or the kernel) rejected the request with this text.
     #[error("{0}")]
     Refused(String),
-    /// The connection ended before the answer came.
+    /// The connection ended before the answer.
     #[error("its monitor is gone")]
     Lost,
     #[error("no answer from its monitor within {} s", .0.as_secs())]

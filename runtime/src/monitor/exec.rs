@@ -1,4 +1,4 @@
-//! Exec: a process beside init, with its streams; and ExecSync on top of it.
+//! Exec: a process beside init, with its streams. ExecSync is built on it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,34 +16,35 @@ use super::client::{ANSWER, Monitor};
 use super::error::{MonitorError, Why};
 use super::stream::{Pty, StreamIn, StreamOut, Taken};
 
-/// The process of a container's spec as it is handed to the monitor: the base of every exec (CRI-141). Callers set
-/// `argv`, and with a terminal `TERM` in `env`.
+/// Converts the process of a container's spec for the monitor. It is the base of every exec
+/// (CRI-141). Callers set `argv`, and `TERM` in `env` if it has a terminal.
 pub fn process_of(spec: &Spec) -> Result<Process, String> {
     cairn_monitor::from_spec::process(spec)
 }
 
-/// How long after its timeout an exec's end may be told.
+/// The time after an exec's timeout within which the monitor must report its end.
 const OVERTIME: Duration = Duration::from_secs(3);
 
-/// Process to run. Start from [`process_of`] the container's own spec.
+/// The process to run. Start from [`process_of`] the container's own spec.
 #[derive(Debug, Clone)]
 pub struct ExecSpec {
     pub process: Process,
     pub tty: bool,
-    /// False: /dev/null.
+    /// If false, stdin is /dev/null.
     pub stdin: bool,
-    /// First window size, columns and rows.
+    /// The first window size, columns and rows.
     pub window: Option<(u16, u16)>,
-    /// After this the session's whole cgroup is killed, by the monitor, also if the daemon is gone.
+    /// After this time the monitor kills the session's cgroup, even if the daemon has ended.
     pub timeout: Option<Duration>,
 }
 
-/// A running exec. Dropping it leaves the process alone (its pipes close); `end` is the only way to its exit.
+/// A running exec. Dropping it closes its pipes and does not end the process. Only `end` returns
+/// its exit.
 pub struct ExecSession {
     pub stdin: Option<StreamIn>,
-    /// None where its time was over before it was inside.
+    /// `None` if the timeout expired before the process was in the container.
     pub stdout: Option<StreamOut>,
-    /// None there, and with a terminal.
+    /// `None` in the same case, and with a terminal.
     pub stderr: Option<StreamOut>,
     /// The terminal, for `resize`.
     pub pty: Option<Pty>,
@@ -55,37 +56,39 @@ pub struct ExecSession {
 /// Exit status of an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecEnd {
-    /// As a shell says it: the exit code, or 128 + signal.
+    /// The exit code, or 128 + signal, as in a shell.
     pub code: i32,
     pub signal: i32,
     pub timed_out: bool,
 }
 
-/// Result of ExecSync: the first bytes of each stream, together at most [`OUTPUT_LIMIT`].
+/// The result of ExecSync: the first bytes of each stream, at most [`OUTPUT_LIMIT`] together.
 #[derive(Debug)]
 pub struct ExecOutput {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub code: i32,
-    /// To be dropped after both.
+    /// Dropped last, because it counts the memory of both.
     pub charge: Charge,
 }
 
-/// Clients take answers of 16 MiB in all, framing included: a longer one would reach them as an error.
+/// Clients accept answers of up to 16 MiB, framing included; a longer answer would be an error for
+/// them.
 pub(super) const OUTPUT_LIMIT: usize = (16 << 20) - (64 << 10);
-/// What the collected output of all calls together may take: the daemon is small, and the probes of a node run at the same
-/// moments.
+/// The memory for the collected output of all calls. The daemon is small, and the probes of a node
+/// run at the same time.
 static COLLECTED: Budget = Budget::new(256 << 20);
-/// Of each stream, what counts towards no budget: short output is collected whatever others write.
+/// The bytes of each stream that the budget does not count, so that short output is always
+/// collected.
 const SHORT: usize = 32 << 10;
-/// The memory of a stream that is longer than [`SHORT`], at first, and then in steps of so much.
+/// The first allocation for a stream that is longer than [`SHORT`], and the step by which it grows.
 const FIRST: usize = 64 << 10;
 const STEP: usize = 1 << 20;
-/// How long after the end a background child may keep the pipes open (CRI-140).
+/// The time that a background child may keep the pipes open after the exec's end (CRI-140).
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl ExecSession {
-    /// Waits for the process. Background children may live on.
+    /// Waits for the process. Background children may continue to run.
     pub async fn end(&mut self) -> Result<ExecEnd, MonitorError> {
         match (&mut self.end).await {
             Ok(Event::ExecExited {
@@ -112,7 +115,8 @@ impl ExecSession {
 }
 
 impl Monitor {
-    /// Starts a process in the container (CRI-141). Fails with the kernel's words if it cannot be executed.
+    /// Starts a process in the container (CRI-141). If it cannot be executed, the error contains
+    /// the kernel's text.
     pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, MonitorError> {
         let step = "exec";
         let (tx, end) = oneshot::channel();
@@ -141,7 +145,7 @@ impl Monitor {
             end,
         };
         if fds.len() < streams.count() {
-            // It may have ended by itself.
+            // It may have ended already.
             let _killed = started.kill().await;
             return Err(self.failed(step, Why::Descriptors));
         }
@@ -159,14 +163,14 @@ impl Monitor {
         Ok(started)
     }
 
-    /// Runs to the end and collects the output (CRI-139, 140). A timeout is [`MonitorError::ExecTimedOut`], and
-    /// everything the exec started is dead by then, unless the monitor itself does not answer. Where this future is
-    /// dropped, because the caller is gone, all of it is killed too.
+    /// Runs a process to its end and collects its output (CRI-139, 140). A timeout returns
+    /// [`MonitorError::ExecTimedOut`]; all processes of the exec are dead then, unless the monitor
+    /// does not answer. Dropping this future (its caller left) kills them, too.
     pub async fn exec_sync(&self, spec: ExecSpec) -> Result<ExecOutput, MonitorError> {
         let timeout = spec.timeout;
         let gone = CancellationToken::new();
         let (monitor, caller) = (self.clone(), gone.clone());
-        // Detached: whoever leaves while the exec is being started has nothing to kill yet.
+        // Detached: a caller that leaves during the start has no session to kill yet.
         let work = tokio::spawn(async move { monitor.collected(spec, &caller).await });
         let _caller = gone.drop_guard();
         let work = async {
@@ -219,7 +223,7 @@ impl Monitor {
         let end = match end {
             Ok(end) => end,
             Err(why) => {
-                // Its output is let go before the monitor is asked, who may take his time.
+                // Free the output first: the monitor may answer late.
                 drop(output);
                 // Its closed streams may have ended it already.
                 let _ended = session.kill().await;
@@ -246,7 +250,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Waits for `end`; from then on `reading` has [`DRAIN`] left.
+/// Waits for `end`, then gives `reading` up to [`DRAIN`].
 async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E {
     tokio::pin!(end, reading);
     let mut read = false;
@@ -263,7 +267,7 @@ async fn with_drain<E>(end: impl Future<Output = E>, reading: impl Future) -> E 
     ended
 }
 
-/// What was collected so far, at most [`OUTPUT_LIMIT`].
+/// The output collected so far, at most [`OUTPUT_LIMIT`].
 struct Output {
     out: Vec<u8>,
     err: Vec<u8>,
@@ -285,8 +289,9 @@ impl Output {
         }
     }
 
-    /// Takes as many of the bytes as fit: each stream may have half of the limit, and what the other one leaves of it. False
-    /// where the budget of all calls is used up.
+    /// Adds the bytes that fit. Each stream may use half of the limit, and the part of the other
+    /// half that the other stream leaves free. Returns false if the budget of all calls is
+    /// exhausted.
     fn add(&mut self, stream: Stream, bytes: &[u8]) -> bool {
         let (to, other) = match stream {
             Stream::Out => (&mut self.out, &mut self.err),
@@ -299,7 +304,7 @@ impl Output {
             other.truncate(left);
             other.shrink_to_fit();
         }
-        // What is resident counts, used or not.
+        // Count resident memory, used or not.
         let capacity = capacity_of(to.len() + bytes.len()).max(to.capacity());
         let charged = |capacity: usize| capacity.saturating_sub(SHORT);
         let wanted = charged(capacity) + charged(other.capacity());
@@ -312,7 +317,7 @@ impl Output {
     }
 }
 
-/// The memory that is taken for so many bytes.
+/// Returns the memory to allocate for this number of bytes.
 fn capacity_of(len: usize) -> usize {
     if len <= SHORT {
         len.next_power_of_two()
@@ -323,8 +328,8 @@ fn capacity_of(len: usize) -> usize {
     }
 }
 
-/// Reads to the end; what is not taken is dropped, so that the process is not blocked. Where `add` says that nothing more may
-/// be taken, `full` is cancelled, and the reading ends.
+/// Reads the stream to its end. Bytes beyond the limit are dropped, so that the process is not
+/// blocked. If `add` returns false, cancels `full` and stops reading.
 async fn collect(stream: Option<StreamOut>, full: &CancellationToken, add: impl Fn(&[u8]) -> bool) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; 16 << 10];
@@ -341,7 +346,7 @@ mod tests {
 
     static AMPLE: Budget = Budget::new(1 << 30);
 
-    /// Both streams, each written to its end before the other or by turns.
+    /// Writes both streams, either in turns or each to its end, and returns the collected lengths.
     fn collected(out: usize, err: usize, piece: usize) -> (usize, usize) {
         let mut output = Output::new(&AMPLE);
         let (mut out, mut err) = (vec![0; out], vec![0; err]);

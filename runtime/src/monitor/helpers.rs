@@ -1,9 +1,10 @@
-//! The programs of monitors, `cairn-monitor` and `cairn-create`, as they are run.
+//! The programs `cairn-monitor` and `cairn-create`, in a read-only mount tree.
 //!
-//! The helpers run from a read-only mount tree that is attached nowhere: a container with SYS_PTRACE in a shared pid
-//! namespace can open a helper's image through `/proc/<pid>/exe`, and cannot write to it there. The tree is made anew at
-//! every daemon start and handed to each monitor, so it lasts as long as whoever may need it; the mount options of
-//! `run_dir` do not matter to it, no crash leaves it behind, and nothing keeps the machine from unmounting all it has.
+//! The helpers run from a mount tree that is attached nowhere. A container with SYS_PTRACE in a
+//! shared pid namespace can open a helper's image through `/proc/<pid>/exe`, but cannot write to it
+//! there. Every daemon start makes a new tree, and each monitor gets a descriptor of it, so the
+//! tree lasts as long as one of its users. It is independent of the mount options of `run_dir`, a
+//! crash leaves no mount behind, and no mount blocks a shutdown.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,9 +21,9 @@ use crate::detached;
 pub(super) const MONITOR: &str = "cairn-monitor";
 pub(super) const CREATE: &str = "cairn-create";
 
-/// The tree of the helpers in this directory.
+/// Makes the tree of the helpers in this directory.
 ///
-/// The helpers themselves are bound, not their directory: a version that replaces one on disk is not seen in the tree.
+/// It binds the files, not their directory: an update on disk does not change the tree.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"

@@ -1,4 +1,4 @@
-//! What a monitor says: bytes and descriptors in, events out.
+//! Decodes bytes and descriptors from a monitor into events.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,9 @@ pub(super) struct Incoming {
     stream: Arc<UnixStream>,
     bytes: Vec<u8>,
     fds: VecDeque<OwnedFd>,
-    /// Descriptors of the next event that bears any were lost: our table was full. It comes without, and whoever asked
-    /// for it fails; the connection, and the container, go on.
+    /// Descriptors of the next event that has any were lost, because our descriptor table was full.
+    /// That event is delivered without descriptors, and its request fails. The connection and the
+    /// container continue.
     cut: bool,
 }
 
@@ -30,7 +31,7 @@ impl Incoming {
         }
     }
 
-    /// The next event with the descriptors that belong to it; `None` at the end of the connection.
+    /// Returns the next event with its descriptors; `None` at the end of the connection.
     pub(super) async fn next(&mut self) -> io::Result<Option<(u32, Event, Vec<OwnedFd>)>> {
         loop {
             if let Some((id, event, used)) = self.parse()? {
@@ -76,7 +77,7 @@ impl Incoming {
     }
 }
 
-/// How many bytes came, and whether descriptors were lost.
+/// Returns the number of bytes received, and whether descriptors were lost.
 fn receive(
     stream: &UnixStream,
     bytes: &mut Vec<u8>,
@@ -90,7 +91,7 @@ fn receive(
     let cut = got.flags.contains(ReturnFlags::CTRUNC);
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
-            // Some of an event's descriptors are none: they are closed here.
+            // An incomplete set of descriptors is unusable: close it here.
             fds.extend(received.filter(|_| !cut));
         }
     }

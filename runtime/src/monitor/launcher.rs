@@ -1,4 +1,4 @@
-//! Starts monitors, finds them again, cleans up after them.
+//! Starts monitors, finds them after a restart, and cleans up after them.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -26,72 +26,78 @@ use super::error::{MonitorError, Why};
 use super::helpers::{self, CREATE, MONITOR};
 use crate::{blocking::try_blocking, detached, inherited, replace};
 
-/// How long a killed monitor may take to be gone.
+/// The time that a killed monitor may take to end.
 const MONITOR_GONE: Duration = Duration::from_secs(5);
 
-/// Directories of the launcher. Both paths absolute.
+/// Directories of the launcher. Both paths are absolute.
 #[derive(Debug, Clone)]
 pub struct LauncherConfig {
-    /// A directory of its own, root's alone; on tmpfs best. Gets `seccomp/`.
+    /// A directory that only root and this launcher use, preferably on tmpfs. It contains
+    /// `seccomp/`.
     pub run_dir: PathBuf,
-    /// Directory of `cairn-monitor` and `cairn-create`.
+    /// The directory of `cairn-monitor` and `cairn-create`.
     pub helpers_dir: PathBuf,
 }
 
-/// One container to make.
+/// One container to create.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
     pub id: String,
-    /// The container's own directory; made here, removed by the caller after `delete` or a failure.
+    /// The container's own directory. The launcher makes it; the caller removes it after `delete`
+    /// or a failure.
     pub dir: PathBuf,
-    /// The OCI spec as JSON. `root.path` absolute, `linux.cgroupsPath` absolute. User, groups, capabilities, limits,
-    /// seccomp and the rest of the process are taken from here; `linux.resources` is the caller's to apply.
+    /// The OCI spec as JSON, with absolute `root.path` and `linux.cgroupsPath`. The process (user,
+    /// groups, capabilities, limits, seccomp) is taken from it. The caller applies
+    /// `linux.resources`.
     pub config: Vec<u8>,
-    /// Existing directories, limits applied; init joins each.
+    /// Existing directories with their limits applied; init joins each.
     pub cgroups: Vec<CgroupDir>,
     pub tty: bool,
     pub stdin: bool,
     pub stdin_once: bool,
-    /// CRI log, as `cairn_monitor::log_path` has it; its directory is there (CRI-254).
+    /// The CRI log, in the form of `cairn_monitor::log_path`. Its directory exists (CRI-254).
     pub log_path: Option<PathBuf>,
-    /// Content bytes per record, CRI's default is 16384; 0: as many as the monitor keeps (1 MiB).
+    /// Content bytes per record. CRI's default is 16384; 0 means the monitor's maximum (1 MiB).
     pub max_log_line: u32,
-    /// Whose PID namespace `config` names by its path; none for one that we know no process of.
+    /// The process whose PID namespace `config` names by path; `None` if no process of that
+    /// namespace is known.
     pub join: Option<Join>,
 }
 
-/// State that a restarted daemon finds in a container's directory.
+/// The state that a restarted daemon finds in a container's directory.
 pub enum Reattached {
     /// Started and, as far as the monitor knows, alive.
     Running(Monitor),
-    /// The end is known; the monitor still waits for `delete` if there is one.
+    /// The exit is known. The monitor, if it runs, still waits for `delete`.
     Exited(Exit, Option<Monitor>),
-    /// No monitor and no exit: it was killed, or the machine restarted, or the container never got so far. Next:
-    /// [`Launcher::cleanup`].
+    /// Neither monitor nor exit: the monitor was killed, the machine restarted, or the container
+    /// was never started. Call [`Launcher::cleanup`] next.
     Lost,
 }
 
-/// What monitors are: processes of our program. The model of the tests has some of memory.
+/// Runs monitors: as processes of our program, or in memory in the tests' model.
 pub trait Monitors: fmt::Debug + Send + Sync {
-    /// Starts the monitor of a directory, whose first connection is `socket`; its end, which is waited for in any case.
+    /// Starts the monitor of a directory, with `socket` as its first connection. Returns a future
+    /// of its end, which the caller always awaits.
     ///
     /// # Errors
     /// The process cannot be started.
     fn spawn(&self, dir: &Path, socket: UnixStream) -> io::Result<BoxFuture<'static, ()>>;
-    /// Never waits for a monitor that takes no more connections: that is `WouldBlock`.
+    /// Connects to a monitor without waiting: a monitor that accepts no more connections is
+    /// `WouldBlock`.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// No process listens.
     fn connect(&self, dir: &Path) -> io::Result<UnixStream>;
-    /// Kills the monitor of a directory, and waits until it is gone.
+    /// Kills the monitor of a directory and waits until it has ended.
     fn end<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>>;
-    /// Kills what a monitor that is gone has left.
+    /// Kills the remaining processes of an ended monitor and removes its state.
     fn clean<'a>(&'a self, dir: &'a Path) -> BoxFuture<'a, io::Result<()>>;
-    /// The program that keeps a systemd scope, as `--hold`.
+    /// The program that keeps a systemd scope, with `--hold`.
     fn program(&self) -> PathBuf;
 }
 
-/// By the tree of the helpers.
+/// Runs the programs in the tree of the helpers.
 #[derive(Debug)]
 struct Programs(OwnedFd);
 
@@ -105,7 +111,7 @@ pub struct Launcher {
 type Result<T> = std::result::Result<T, MonitorError>;
 
 impl Launcher {
-    /// Makes the tree of the helpers. Monitors of a former daemon keep theirs.
+    /// Makes the tree of the helpers. Monitors of an earlier daemon keep theirs.
     pub async fn new(config: LauncherConfig) -> Result<Launcher> {
         let run_dir = config.run_dir.clone();
         let programs = blocking(move || {
@@ -119,8 +125,9 @@ impl Launcher {
         Launcher { run_dir, monitors }
     }
 
-    /// Monitor, `cairn-create`, init: a container whose program waits for [`Monitor::start`]. On failure the monitor
-    /// undoes what it did; directory and cgroups are the caller's.
+    /// Starts the monitor, `cairn-create` and init: a container whose program waits for
+    /// [`Monitor::start`]. On failure the monitor undoes its own steps; the caller removes the
+    /// directory and the cgroups.
     pub async fn launch(&self, spec: LaunchSpec) -> Result<Monitor> {
         let (id, dir) = (spec.id.clone(), spec.dir.clone());
         let run_dir = self.run_dir.clone();
@@ -129,30 +136,30 @@ impl Launcher {
             UnixStream::pair().map_err(|e| MonitorError::file("connect", &dir, e))?;
         let spawned = self.monitors.spawn(&dir, theirs);
         let ended = spawned.map_err(|e| MonitorError::file("spawn the monitor for", &dir, e))?;
-        // Reaps it, whenever it ends.
+        // Reaps the monitor when it ends.
         let ended = tokio::spawn(ended);
         let (monitor, _) = Monitor::connect(id, dir, ours).await?;
         match monitor.create().await {
             Ok(()) => Ok(monitor),
             Err(error) => {
                 drop(monitor);
-                // It cleans up and ends, now that nobody is connected.
+                // It cleans up and ends, since no client is connected.
                 let _slow = tokio::time::timeout(Duration::from_secs(20), ended).await;
                 Err(error)
             }
         }
     }
 
-    /// After a daemon restart: who is there?
+    /// Finds the state of a container after a daemon restart.
     pub async fn reattach(&self, id: &str, dir: &Path) -> Result<Reattached> {
         let exit = read_exit(dir)?;
         let stream = match self.monitors.connect(dir) {
             Ok(stream) => stream,
-            // Somebody does, and takes no connection.
+            // A process listens but accepts no connection.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 return Err(MonitorError::file("connect to the monitor", dir, e));
             }
-            // Nobody listens (any more).
+            // No process listens.
             Err(_) => return Ok(exit.map_or(Reattached::Lost, |e| Reattached::Exited(e, None))),
         };
         match Monitor::connect(id.to_owned(), dir.to_owned(), stream).await {
@@ -161,7 +168,7 @@ impl Launcher {
                 Some(Ending::Exited(exit)) => Ok(Reattached::Exited(exit, Some(monitor))),
                 _ => Ok(Reattached::Lost),
             },
-            // Not started: it undoes itself as soon as this connection ends.
+            // Not started: the monitor undoes the creation when this connection ends.
             Ok(_) => Ok(Reattached::Lost),
             Err(MonitorError::Container { why: Why::Lost, .. }) => {
                 Ok(exit.map_or(Reattached::Lost, |e| Reattached::Exited(e, None)))
@@ -170,9 +177,9 @@ impl Launcher {
         }
     }
 
-    /// Kills what is left of a container, the monitor included if it still runs: everything in the cgroups; removes
-    /// sub-cgroups and state. Returns the exit if the monitor had written one. Safe to repeat, and fine where nothing
-    /// was launched yet.
+    /// Kills everything that remains of a container: its monitor if it still runs, and all
+    /// processes in its cgroups. Removes its sub-cgroups and state. Returns the exit if the monitor
+    /// recorded one. Safe to repeat, also before anything was launched.
     pub async fn cleanup(&self, dir: &Path) -> Result<Option<Exit>> {
         self.end_monitor(dir).await?;
         if was_launched(dir) {
@@ -182,14 +189,15 @@ impl Launcher {
         read_exit(dir)
     }
 
-    /// Kills the monitor of a directory, whatever it is at, and waits until it is gone: one that does not answer, or
-    /// that nobody needs any more. Where nobody listens there is none.
+    /// Kills the monitor of a directory in any state, and waits until it has ended. Used for a
+    /// monitor that does not answer or is no longer needed. If no process listens, the monitor has
+    /// ended.
     pub async fn end_monitor(&self, dir: &Path) -> Result<()> {
         let ended = self.monitors.end(dir).await;
         ended.map_err(|cause| MonitorError::file("end the monitor", dir, cause))
     }
 
-    /// The cgroups that a directory's monitor was launched with.
+    /// Returns the cgroups of a directory's launch file.
     #[expect(
         clippy::disallowed_methods,
         reason = "our own state directory, which is in memory"
@@ -200,7 +208,7 @@ impl Launcher {
         launch.map_or_else(Vec::new, |launch| launch.cgroups)
     }
 
-    /// Init and monitor as last recorded in a container's directory.
+    /// Returns init and monitor as last recorded in a container's directory.
     #[expect(
         clippy::disallowed_methods,
         reason = "our own state directory, which is in memory"
@@ -209,7 +217,8 @@ impl Launcher {
         Pid::from_text(&fs::read_to_string(dir.join(PID)).ok()?).ok()
     }
 
-    /// The program that keeps a systemd scope, as `--hold`; for as long as this launcher is there.
+    /// Returns the program that keeps a systemd scope, with `--hold`. Valid as long as this
+    /// launcher.
     pub fn hold(&self) -> PathBuf {
         self.monitors.program()
     }
@@ -237,7 +246,7 @@ impl Monitors for Programs {
             .stdout(self.0.try_clone()?)
             .stderr(detached::bare().and_then(|b| b.try_clone_to_owned())?)
             .spawn()?;
-        // Nothing is made before it is asked to; what it makes inherits this.
+        // The monitor starts no process before a request, and its processes inherit this.
         child.id().into_iter().for_each(inherited::give_back);
         Ok(Box::pin(async move { drop(child.wait().await) }))
     }
@@ -263,7 +272,7 @@ impl Monitors for Programs {
         })
     }
 
-    /// By descriptor, which the child still has when its program is looked up.
+    /// Named by descriptor, which the child still has when it looks up its program.
     fn program(&self) -> PathBuf {
         format!("/proc/self/fd/{}/{MONITOR}", self.0.as_raw_fd()).into()
     }
@@ -272,7 +281,7 @@ impl Monitors for Programs {
 async fn end(dir: &Path) -> io::Result<()> {
     let listener = match connect_ctl(dir) {
         Ok(stream) => rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid)?,
-        // More connections wait to be taken than it ever takes: it is stuck.
+        // Its queue of connections is full: it is stuck.
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => match recorded_monitor(dir) {
             Some(pid) => pid,
             None => return Err(e),
@@ -283,7 +292,7 @@ async fn end(dir: &Path) -> io::Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         other => other?,
     };
-    // Whoever listens still lives, so the number was its own when it was opened.
+    // The monitor still listens, so the pid belonged to it when the pidfd was opened.
     if let Err(e) = connect_ctl(dir)
         && e.kind() != io::ErrorKind::WouldBlock
     {
@@ -293,7 +302,7 @@ async fn end(dir: &Path) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(e) => return Err(e.into()),
     }
-    // Deprecated for descriptor types that can close or change under it; an OwnedFd cannot.
+    // Deprecated for descriptor types that can be closed or replaced; an OwnedFd cannot.
     #[expect(deprecated)]
     let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
     if tokio::time::timeout(MONITOR_GONE, pidfd.readable())
@@ -362,13 +371,13 @@ fn make_dir(path: &Path) -> Result<()> {
         .map_err(|e| MonitorError::file("make", path, e))
 }
 
-/// Not flushed, since what it describes does not outlive the kernel either.
+/// Does not flush: the described state does not survive the kernel either.
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     replace::file(path, bytes).map_err(|e| MonitorError::file("write", path, e))
 }
 
-/// A monitor is spawned once its launch file is there. Earlier versions did not write it whole at once: an empty one is
-/// what a crash had left before anything was launched.
+/// A monitor is spawned only after its launch file is written. Earlier versions did not write it
+/// atomically: an empty file is left by a crash before the launch.
 #[expect(
     clippy::disallowed_methods,
     reason = "our own state directory, which is in memory"
@@ -392,8 +401,8 @@ fn read_exit(dir: &Path) -> Result<Option<Exit>> {
     }
 }
 
-/// Through the directory's descriptor: a socket path may have 107 bytes only. Never waits for a monitor that takes no
-/// more connections: that is `WouldBlock`.
+/// Connects through the directory's descriptor, because a socket path is limited to 107 bytes. Does
+/// not wait: a monitor that accepts no more connections is `WouldBlock`.
 fn connect_ctl(dir: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let fd = rustix::fs::open(
@@ -408,7 +417,7 @@ fn connect_ctl(dir: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// The monitor as it wrote itself down, if that process still is one of this directory.
+/// Returns the recorded pid of the monitor if that process is still a monitor of this directory.
 #[expect(
     clippy::disallowed_methods,
     reason = "our own state directory, which is in memory"

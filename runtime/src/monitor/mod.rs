@@ -1,13 +1,15 @@
-//! The daemon's side of the monitor: spawns it, speaks its protocol, finds it again after a restart.
+//! The daemon's side of the monitor: spawns it, speaks its protocol, and finds it again after a
+//! restart.
 //!
 //! ```text
 //! Launcher::new ──launch──► Monitor ──start──► running ──► wait() = Ending::Exited(Exit) ──► delete()
 //!                    │         ▲                       └─► Ending::Lost (the monitor itself died) ──► Launcher::cleanup
 //!                    │         └──────────────── Launcher::reattach (after a daemon restart)
-//!                    └─► MonitorError: nothing is left, except what the caller made (cgroups, rootfs, dir)
+//!                    └─► MonitorError: only the caller's objects remain (cgroups, rootfs, dir)
 //! ```
-//! A [`Monitor`] is a cheap handle (clone it freely); the state it shows is the monitor's, it changes none itself.
-//! Nothing here knows CRI. Cgroup directories are the caller's: made before [`Launcher::launch`], removed after `delete`.
+//! A [`Monitor`] is a cheap handle, free to clone. It shows the monitor's state and changes none
+//! itself. This module does not know CRI. The caller owns the cgroup directories: it makes them
+//! before [`Launcher::launch`] and removes them after `delete`.
 
 mod attach;
 mod budget;

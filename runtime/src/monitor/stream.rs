@@ -1,4 +1,4 @@
-//! Streams of a process in a container, as tokio sees them: pipes, and the master side of a terminal.
+//! Tokio streams of a process in a container: pipes, and the master side of a terminal.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,9 +12,9 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What the process reads. Dropping it closes this side.
+/// The input of a process. Dropping it closes this side.
 pub type StreamIn = Box<dyn AsyncWrite + Send + Unpin>;
-/// What the process writes. End of file comes when the last writer is gone.
+/// The output of a process. End of file follows the close by the last writer.
 pub type StreamOut = Box<dyn AsyncRead + Send + Unpin>;
 
 /// The master side of a terminal; clones share it.
@@ -27,7 +27,8 @@ impl Pty {
     /// Takes over a descriptor and makes it non-blocking.
     fn new(fd: OwnedFd) -> io::Result<Pty> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        // Deprecated for descriptor types that can close or change under it; an OwnedFd in an Arc cannot.
+        // Deprecated for descriptor types that can be closed or replaced; an OwnedFd in an Arc
+        // cannot.
         #[expect(deprecated)]
         let fd = AsyncFd::new(fd)?;
         Ok(Pty { fd: Arc::new(fd) })
@@ -87,13 +88,13 @@ impl AsyncWrite for Pty {
     }
 }
 
-/// The descriptors that came with an answer.
+/// The descriptors of an answer.
 #[derive(Default)]
 pub(super) struct Taken {
     pub stdin: Option<StreamIn>,
     pub stdout: Option<StreamOut>,
     pub stderr: Option<StreamOut>,
-    /// A terminal's master: of an exec in place of all others, of an attach beside stdout.
+    /// A terminal's master: for an exec instead of all others, for an attach beside stdout.
     pub pty: Option<Pty>,
 }
 

@@ -128,7 +128,8 @@ pub struct HostFacts {
     pub resctrl: bool,
     /// The daemon's own `oom_score_adj`.
     pub oom_score_adj: i32,
-    /// All device nodes of the host but ptys, `/dev/shm` and the like, for privileged containers.
+    /// All device nodes of the host, except ptys, `/dev/shm` and similar ones, for privileged
+    /// containers.
     pub devices: Vec<HostDevice>,
 }
 

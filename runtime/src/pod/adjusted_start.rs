@@ -1,5 +1,5 @@
-//! Plugins' adjustments that can fail a start although the creation took them: mounts, arguments and the memory limit.
-//! The error of the start then names the plugin.
+//! Plugins' adjustments that can fail a start although the creation accepted them: mounts,
+//! arguments and the memory limit. The error of the start then names the plugin.
 
 use nri::owners::ContainerOwners;
 use oci_spec::runtime::Spec;
@@ -81,7 +81,8 @@ impl AdjustedStart {
         }
     }
 
-    /// Puts the plugin into an error of the create helper, which names a mount by its destination, and a program.
+    /// Adds the plugin to an error of the create helper, which names a mount by its destination,
+    /// and a program.
     pub(super) fn name_in(&self, text: &str) -> String {
         for AdjustedMount {
             destination,

@@ -47,7 +47,7 @@ pub trait Machine: Send + Sync {
     /// mounts its procfs at `at`, below the mount point `dir`.
     ///
     /// # Errors
-    /// The process has ended, or what the kernel said.
+    /// The process has ended, or the kernel's error.
     fn pin_procfs(&self, pid: i32, start_time: u64, dir: &Path, at: &Path) -> io::Result<()>;
     /// With all that is mounted below.
     ///

@@ -1,5 +1,5 @@
-//! The pods as plugins reach them ([`nri::Source`]), and plugins as the event log sees them ([`nri::Observer`], the
-//! one way on which what a plugin did gets there).
+//! The pods as plugins see them ([`nri::Source`]), and plugins as the event log sees them
+//! ([`nri::Observer`], the only way in which a plugin's actions reach the log).
 
 use std::sync::Arc;
 

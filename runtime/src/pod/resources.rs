@@ -23,13 +23,14 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Changes resources by a CRI request, by plugins, or by plugins' values over a request's. The
-/// caller waits at most [`PATIENCE`]; a slow change (a memory limit below the usage) goes on.
+/// caller waits at most [`PATIENCE`]; a slow change (a memory limit below the usage) continues.
 ///
-/// `ended` is called when the change has been made or has failed, with the values before it where they are known, also
-/// if nobody waits any more.
+/// `ended` is called after the change has been made or has failed, with the previous values if they
+/// are known, even if no caller waits any more.
 ///
-/// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md, "Who waits for
-/// whom" 2): two at a time take turns on the container itself. Absent values are left as they are.
+/// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md,
+/// "Who waits for whom" 2): concurrent changes take turns on the container itself. Absent values
+/// keep the old ones.
 ///
 /// # Errors
 /// WrongState once the container has exited or while it is being created, NotFound once it is
@@ -111,7 +112,7 @@ async fn write_in_turn(
     Ok(())
 }
 
-/// What CRI asks for is in the base too, if there is one; the first change by a plugin makes one.
+/// The values of CRI are in the base, too, if there is one; the first change by a plugin makes one.
 fn change(
     node: &Node,
     specs: &mut Specs,

@@ -145,8 +145,9 @@ pub async fn update(
     failed
 }
 
-/// Records the update of a container for each plugin behind it: the id as they gave it, values before, and the values of
-/// all plugins. If the id is not that of the subject, there is no such container.
+/// Records the update of a container for each requesting plugin: the id in its request, values
+/// before, and the values of all plugins. If the id is not that of the subject, there is no such
+/// container.
 pub fn updated(
     log: &EventLog,
     by: &Requester,

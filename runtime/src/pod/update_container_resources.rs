@@ -67,7 +67,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Records what the request changes, if it could, and what plugins change in the request, when both are written.
+/// Records the changes of the request, if possible, and the plugins' changes to the request, when
+/// both are written.
 fn recorded(
     cx: &Pods,
     pod: &Pod,

@@ -120,7 +120,7 @@ impl Sampler {
         for (id, usage, at) in read {
             match (usage, watched.get_mut(&id)) {
                 (Some(usage), Some(one)) => one.take(at, usage),
-                // The cgroup was removed; a later request starts anew.
+                // The cgroup was removed; a later request starts again.
                 _ => drop(watched.remove(&id)),
             }
         }

@@ -25,7 +25,8 @@ pub struct Unsynced(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     paths: Mutex<BTreeSet<PathBuf>>,
-    /// Locked by a syncing task. The next syncs everything since; those behind it find nothing.
+    /// Locked by a syncing task. The next task syncs everything since then, so that later ones have
+    /// no work.
     turn: Arc<AsyncMutex<()>>,
 }
 

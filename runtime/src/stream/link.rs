@@ -34,7 +34,7 @@ pub(super) const PIECE: usize = 32 << 10;
 const QUEUE: usize = 8;
 /// Queued answers of the reader task to the client.
 const ANSWERS: usize = 64;
-/// Interval of the sign of life to a client whose data no one takes.
+/// The interval of signs of life to a client while its data is not being read.
 const ALIVE: Duration = Duration::from_secs(10);
 /// The time for a client to close its side after we have closed ours.
 const LINGER: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub(super) enum Frame {
     Close,
 }
 
-/// The other side takes or sends nothing more.
+/// The other side accepts or sends no further data.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -327,7 +327,7 @@ impl Link {
         self.shared.disconnected.clone()
     }
 
-    /// Returns when no data has moved for so long.
+    /// Returns when no data has moved for `limit`.
     pub(super) async fn idle(&self, limit: Duration) {
         loop {
             let active = Duration::from_millis(self.shared.active.load(Ordering::Relaxed));

@@ -20,8 +20,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// The most bytes read of it then. All output of the process itself is in a pipe, which holds less.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// Copies until the client ends its side, or the other end takes no more. The drop of `to` must end
-/// its direction, as that of OwnedWriteHalf and StreamIn does.
+/// Copies until the client ends its side, or the other end accepts no further data. Dropping `to`
+/// must end its direction, as it does for OwnedWriteHalf and StreamIn.
 pub(super) async fn feed(mut from: Input, mut to: impl AsyncWrite + Unpin) {
     while let Some(bytes) = from.next().await {
         if to.write_all(&bytes).await.is_err() {

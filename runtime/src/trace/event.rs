@@ -87,7 +87,7 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<String>,
     },
-    /// The update of a container that a plugin requested: of the subject, unless there is a `target`.
+    /// The update of a container that a plugin requested: of the subject, unless `target` is set.
     Update {
         plugin: String,
         /// `Synchronize`, `UpdateContainers`, or the event whose answer requested it.
@@ -164,8 +164,8 @@ pub enum Action {
         #[serde(flatten)]
         values: Values,
     },
-    /// So many events of the plugin (updates, evictions, connections) are not recorded, because
-    /// it causes too many.
+    /// This number of the plugin's events (updates, evictions, connections) is not recorded,
+    /// because it causes too many.
     Unrecorded {
         plugin: String,
         requests: u64,

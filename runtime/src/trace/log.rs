@@ -152,8 +152,8 @@ impl EventLog {
         seq
     }
 
-    /// Records an event that `plugin` can cause at any rate. Those beyond its share are counted in one event, every
-    /// [`COUNT`] at most, and at the [`end`](Self::end).
+    /// Records an event that `plugin` can cause at any rate. Events beyond its share are counted in
+    /// one event, at most every [`COUNT`], and at the [`end`](Self::end).
     pub fn record_of(&self, plugin: &str, subject: Subject, what: impl Into<What>) {
         match self.0.shares.take(plugin, Instant::now()) {
             Place::Recorded => {

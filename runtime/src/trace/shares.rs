@@ -1,4 +1,5 @@
-//! Shares of plugins in the event log: what a plugin may cause at any rate must not push out everything else.
+//! Shares of plugins in the event log: events that a plugin may cause at any rate must not displace
+//! all others.
 
 use std::{
     collections::BTreeMap,
@@ -72,7 +73,7 @@ impl Shares {
             .map_or(0, |share| std::mem::take(&mut share.left_out))
     }
 
-    /// The names of which events were left out.
+    /// The names of shares with omitted events.
     pub(super) fn names_left_out(&self) -> Vec<String> {
         let all = self.0.lock();
         let counted = all.iter().filter(|(_, share)| share.left_out > 0);

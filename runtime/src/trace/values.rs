@@ -1,5 +1,5 @@
-//! Pure: values of adjustments and updates, as the event log and `cairn explain` show them. Those of environment
-//! variables are secrets, and never here (CONTRACT.md, G-28).
+//! Pure: values of adjustments and updates, as the event log and `cairn explain` show them. Values
+//! of environment variables are secrets and never included (CONTRACT.md, G-28).
 
 use nri::{
     merge,
@@ -21,7 +21,7 @@ const LONGEST: usize = 128;
 pub struct Values {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Changed>,
-    /// So many more are not recorded.
+    /// The number of further values that are not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: usize,
 }
@@ -38,7 +38,7 @@ pub struct Changed {
 }
 
 impl Values {
-    /// What `wanted` sets of the paths that `is_theirs` selects, over what was there before.
+    /// The values of `wanted` at the paths that `is_theirs` selects, over the previous ones.
     pub fn of_update(
         before: Option<&LinuxResources>,
         wanted: &LinuxResources,
@@ -103,7 +103,8 @@ pub fn field_and_key(path: &str) -> (&str, Option<String>) {
     keyed.map_or((path, None), |(field, key)| (field, Some(key)))
 }
 
-/// The value of a field of an adjustment; wrapped numbers and texts without their wrapper. `None` for variables.
+/// The value of a field of an adjustment; wrapped numbers and texts without their wrapper. `None`
+/// for variables.
 pub fn value(adjustment: &Value, field: Field, key: &str) -> Option<Value> {
     if field == Field::Env {
         return None;
@@ -155,7 +156,8 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Takes the values of environment variables out of a spec or a hook: `NAME=value` becomes `NAME=…`.
+/// Removes the values of environment variables from a spec or a hook: `NAME=value` becomes
+/// `NAME=…`.
 pub fn hide_variables(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(hide_variables),

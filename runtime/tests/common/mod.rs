@@ -1,10 +1,10 @@
-//! What the monitor's tests share: a root file system of busybox, cgroups of their own, a launcher; all removed at the
-//! end, also of a failed test.
+//! Helpers that the monitor's tests share: a root file system of busybox, cgroups, a launcher; all
+//! are removed at the end, also of a failed test.
 //!
-//! They need root and the helpers that `hack/build helpers` made for the same profile (in `CAIRN_HELPERS`, or beside the
-//! directory of the tests).
+//! They need root and the helpers of `hack/build helpers` for the same profile (in `CAIRN_HELPERS`,
+//! or beside the directory of the tests).
 
-// Each test program uses its part.
+// Each test program uses a part.
 #![allow(dead_code)]
 
 use std::fs;
@@ -24,14 +24,14 @@ const APPLETS: &[&str] = &[
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// One test's ground.
+/// The environment of one test.
 pub(crate) struct Ground {
     pub dir: tempfile::TempDir,
     pub launcher: Launcher,
     cgroups: Vec<Vec<CgroupDir>>,
 }
 
-/// One container on it.
+/// One container in it.
 pub(crate) struct Box {
     pub id: String,
     pub dir: PathBuf,
@@ -67,7 +67,8 @@ impl Ground {
         for name in ["bin", "proc", "dev", "sys", "tmp", "etc"] {
             fs::create_dir_all(root.join(name)).expect("rootfs");
         }
-        // Not by us, who start programs at the same time: they would inherit it open for writing.
+        // Copied by `cp`: programs that this process starts meanwhile would inherit the file open
+        // for writing.
         let mut copy = std::process::Command::new("cp");
         let copied = copy.arg("/bin/busybox").arg(root.join("bin/busybox"));
         let copied = copied.status().expect("cp");
@@ -122,7 +123,7 @@ impl Ground {
         self.launcher.launch(b.launch_spec()).await
     }
 
-    /// Made, started, over, deleted: its log.
+    /// Creates, starts, awaits and deletes it; returns its log.
     pub(crate) async fn run(&self, b: &Box) -> String {
         let monitor = self.launch(b).await.expect("create");
         monitor.start().await.expect("start");
@@ -133,7 +134,7 @@ impl Ground {
 }
 
 impl Box {
-    /// How many are in its cgroup, those in groups below it apart.
+    /// Returns the number of processes in its cgroup, without those in sub-cgroups.
     pub(crate) fn processes(&self) -> usize {
         let mut dirs = self.cgroups.iter();
         let dir = &dirs.find(|c| c.controller == "pids").expect("pids").path;
@@ -177,7 +178,7 @@ impl Box {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // A monitor whose container has ended waits for a `delete` that not every test sends.
+        // The monitor of an ended container waits for a `delete`, which not every test sends.
         for entry in fs::read_dir(self.dir.path().join("c"))
             .into_iter()
             .flatten()
@@ -196,7 +197,7 @@ impl Drop for Ground {
     }
 }
 
-/// Kills what is in it, then removes it: a failed test leaves a container behind.
+/// Kills the processes in it, then removes it: a failed test leaves a container behind.
 fn remove_cgroup(dir: &Path) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while dir.exists() && Instant::now() < deadline {
@@ -298,7 +299,7 @@ pub(crate) fn spec(root: &Path, id: &str, args: &[&str]) -> Value {
     })
 }
 
-/// The contents of a log, without its stamps: `(stream, tag, content)`.
+/// Returns the records of a log without times: `(stream, tag, content)`.
 pub(crate) fn records(log: &str) -> Vec<(String, String, String)> {
     log.lines()
         .map(|line| {
@@ -312,7 +313,7 @@ pub(crate) fn records(log: &str) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Looks until it holds.
+/// Waits until the condition holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {

@@ -1,4 +1,4 @@
-//! What the unpack helper can reach, and trees shifted into a user namespace.
+//! The confinement of the unpack helper, and trees shifted into a user namespace.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use cairn::image::Progress;
 use crate::registry::{Reply, fake_registry};
 use crate::support::*;
 
-/// Polls until there is something, for ten seconds at most.
+/// Polls for a value, for at most ten seconds.
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -25,7 +25,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The helper that works below `dir`.
+/// Finds the helper that works below `dir`.
 fn helper_of(dir: &Path) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").ok()?.flatten().map(|e| e.path());
     let dir = dir.to_str()?;
@@ -57,7 +57,7 @@ async fn the_helper_has_its_layer_six_capabilities_and_nothing_else() {
     let pulling = tokio::spawn(async move { images.pull(&name, None, &Progress::default()).await });
     let dir = f.path("images/tmp");
     let helper = until("no helper", || helper_of(&dir)).await;
-    // Shut in when it has its filter, the last step.
+    // The seccomp filter is the last step of its confinement.
     let status = until("the helper stays as it was started", || {
         let status = fs::read_to_string(helper.join("status")).ok()?;
         status.contains("Seccomp:\t2").then_some(status)
@@ -104,9 +104,9 @@ async fn the_helper_has_its_layer_six_capabilities_and_nothing_else() {
         .map(|e| fs::read_link(e.unwrap().path()).unwrap())
         .filter(|target| !target.to_string_lossy().starts_with("pipe:"))
         .collect();
-    // What the test itself inherited without CLOEXEC is not the daemon's doing.
+    // Descriptors that the test itself inherited without CLOEXEC are not the daemon's fault.
     let null = Path::new("/dev/null");
-    // Its report goes into a file without a name.
+    // Its report is written to an unnamed file.
     let report = fs::read_link(helper.join("fd/1")).unwrap();
     let nameless = report.to_string_lossy().ends_with(" (deleted)");
     assert!(nameless && report.starts_with(&dir), "{report:?}");

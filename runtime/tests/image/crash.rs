@@ -1,4 +1,4 @@
-//! A daemon killed at any moment: what it said is there, what it had not finished is not.
+//! A daemon killed at any moment: acknowledged work is kept, unfinished work leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -22,7 +22,7 @@ fn image(n: usize) -> Image {
     Image::new(&format!("i:{n}"), &[shared, own])
 }
 
-/// Not a test: the daemon to be killed. It writes down what it was told is done.
+/// Not a test: the daemon that is killed. It writes down each acknowledged step.
 #[test]
 #[ignore = "started, and killed, by the test below"]
 fn victim() {
@@ -43,7 +43,7 @@ fn victim() {
                 .import(from, None, &Progress::default())
                 .await
                 .unwrap();
-            // In one write: a line is whole or not there.
+            // In one write, so that a line is complete or missing.
             said.write_all(format!("+{n}\n").as_bytes()).unwrap();
             let record = images.resolve(&format!("i:{n}")).unwrap().unwrap();
             images
@@ -51,7 +51,7 @@ fn victim() {
                 .await
                 .unwrap();
             let gone = (n + IMAGES / 2) % IMAGES;
-            // Taken back before it is done: it may be gone as soon as it is asked for.
+            // Written before the removal: the image may be removed as soon as the request is made.
             said.write_all(format!("-{gone}\n").as_bytes()).unwrap();
             images.release_rootfs(&format!("c{gone}")).await.unwrap();
             images.remove(&format!("i:{gone}")).await.unwrap();
@@ -59,7 +59,7 @@ fn victim() {
     });
 }
 
-/// The images that were said to be there last.
+/// Returns the images that were acknowledged last.
 fn promised(root: &Path) -> BTreeSet<usize> {
     let mut there = BTreeSet::new();
     for line in fs::read_to_string(root.join("said"))
@@ -133,7 +133,7 @@ fn a_daemon_killed_at_any_moment_keeps_its_word_and_leaves_nothing_behind() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // From its first words on, at a different moment each round.
+        // From its first line on, at a different moment in each round.
         let deadline = Instant::now() + Duration::from_secs(20);
         while fs::metadata(tmp.path().join("said")).map_or(0, |m| m.len()) == before {
             assert!(Instant::now() < deadline, "the victim does nothing");

@@ -1,4 +1,4 @@
-//! Images against real disks, real overlay mounts and real registries. Needs root.
+//! Images with real disks, real overlay mounts and real registries. Needs root.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 

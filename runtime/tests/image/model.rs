@@ -1,5 +1,5 @@
-//! Random stacks of layers: what overlayfs shows, what the look-up without a mount shows, and what
-//! the layers mean, are the same (CRI-441, CRI-442).
+//! Random stacks of layers: overlayfs, the look-up without a mount and a model of the layers give
+//! the same result (CRI-441, CRI-442).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::*;
 
-/// One entry of a layer. Names come from a small set, so that layers meet.
+/// One entry of a layer. Names come from a small set, so that layers overlap.
 #[derive(Debug, Clone)]
 enum Step {
     File(String),
@@ -29,7 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a stack of layers shows: paths to the content of files, or none for directories.
+/// The content of a stack of layers: paths with the content of files, or `None` for directories.
 type Tree = BTreeMap<String, Option<String>>;
 
 fn parents(path: &str) -> impl Iterator<Item = &str> {
@@ -44,8 +44,8 @@ fn below(tree: &Tree, dir: &str) -> Vec<String> {
         .collect()
 }
 
-/// Keeps of a layer's steps those that make sense together: no two entries of one name, nothing
-/// below a file, no whiteout of what the layer has itself. Other tests look at the rest.
+/// Keeps the consistent steps of a layer: no two entries with one name, no entry below a file, no
+/// whiteout of the layer's own entries. Other tests cover the rest.
 fn sensible(steps: &[Step]) -> Vec<Step> {
     let mut files = BTreeSet::new();
     let mut dirs = BTreeSet::new();
@@ -72,7 +72,7 @@ fn sensible(steps: &[Step]) -> Vec<Step> {
     kept
 }
 
-/// Applies a layer as the image specification has it: what it hides first, then what it has.
+/// Applies a layer as the image specification defines it: first its whiteouts, then its entries.
 fn apply(tree: &mut Tree, steps: &[Step], content: &str) {
     for step in steps {
         let (path, itself) = match step {
@@ -91,7 +91,7 @@ fn apply(tree: &mut Tree, steps: &[Step], content: &str) {
         let (path, what) = match step {
             Step::File(path) => (path, Some(content.to_owned())),
             Step::Dir(path) | Step::Opaque(path) => (path, None),
-            // Its directories are there, if only for its sake.
+            // Its directories exist, even if only for the whiteout.
             Step::Whiteout(path) => {
                 make_dirs(tree, parents(path));
                 continue;

@@ -1,4 +1,5 @@
-//! Pulls: from a real registry, and from registries that are down, slow, lying, or ask questions.
+//! Pulls from a real registry, and from registries that are down, slow, wrong, or require
+//! credentials.
 
 use std::fs;
 use std::time::Duration;
@@ -236,7 +237,7 @@ async fn images_that_share_a_layer_fetch_it_once() {
     assert_eq!(f.names("layers").len(), 3);
 }
 
-/// Services spawn these: it compiles or it does not.
+/// Services spawn these futures, so they must be `Send`.
 #[tokio::test]
 async fn every_future_may_move_between_threads() {
     fn send<T: Send>(future: T) -> T {
@@ -398,7 +399,7 @@ async fn a_pull_nobody_waits_for_ends_and_leaves_nothing() {
     assert!(f.images.list().is_empty());
 }
 
-/// Bytes that do not compress and hold no page of zeros.
+/// Incompressible bytes without a page of zeros.
 pub(crate) fn noise(n: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {

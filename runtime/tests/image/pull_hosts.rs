@@ -1,4 +1,4 @@
-//! Which hosts a pull asks, with whose credentials, and what it does when one fails.
+//! The hosts of a pull, their credentials, and the handling of failed hosts.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::pull::{image, noise, pull, pull_as, user};
 use crate::registry::*;
 use crate::support::*;
 
-/// Configures mirrors for `registry.example`, asked in this order; the registry itself is nowhere.
+/// Configures mirrors for `registry.example` in this order; the registry itself does not exist.
 fn mirrored(f: &Fixture, mirrors: &[&str]) -> Images {
     let dir = f.path("certs.d/registry.example");
     fs::create_dir_all(&dir).unwrap();

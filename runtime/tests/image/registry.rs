@@ -29,12 +29,12 @@ impl Registry {
         Self::with("", "")
     }
 
-    /// Knows the user `user` with the password `secret`.
+    /// Accepts the user `user` with the password `secret`.
     pub(crate) fn with_password() -> Self {
         Self::with("auth: {htpasswd: {realm: test, path: DIR/htpasswd}}\n", "")
     }
 
-    /// Speaks https with a certificate that only `certificate` vouches for.
+    /// Serves https with a certificate that only `certificate` verifies.
     pub(crate) fn with_tls() -> Self {
         Self::with("", ", tls: {certificate: DIR/cert.pem, key: DIR/key.pem}")
     }
@@ -86,7 +86,7 @@ impl Registry {
         registry
     }
 
-    /// Pushes with skopeo, digests unchanged.
+    /// Pushes with skopeo, without changing digests.
     pub(crate) fn push(&self, image: &Image, repository: &str, tag: &str) {
         let layout = self.tmp.path().join("push");
         let _ = std::fs::remove_dir_all(&layout);
@@ -113,7 +113,7 @@ impl Drop for Registry {
     }
 }
 
-/// Has skopeo write the image as `<kind>:<file>:<name>`.
+/// Writes the image with skopeo as `<kind>:<file>:<name>`.
 pub(crate) fn archive(dir: &Path, image: &Image, kind: &str, name: &str) -> PathBuf {
     let layout = dir.join(format!("{kind}-layout"));
     write_layout(&layout, image);
@@ -171,8 +171,8 @@ fn make_certificate(dir: &Path) {
     );
 }
 
-/// A port of the loopback that nobody else is given while this lives: bound, and not listening. A
-/// program that asks for it by number may listen there.
+/// A loopback port that no other process is assigned while this exists: bound, but not listening. A
+/// program that requests it by number may listen there.
 struct Port(OwnedFd);
 
 impl Port {
@@ -190,13 +190,13 @@ impl Port {
     }
 }
 
-/// An address where nobody listens.
+/// An address where no process listens.
 pub(crate) fn nobody() -> String {
     static NOBODYS: LazyLock<Port> = LazyLock::new(Port::take);
     NOBODYS.host()
 }
 
-/// Serves images by `repository:tag` and digest; `first` may answer before that.
+/// Serves images by `repository:tag` and digest; `first` may answer a request before that.
 pub(crate) fn fake_registry(
     images: Vec<(&str, Image)>,
     first: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,

@@ -200,7 +200,7 @@ async fn an_archive_that_lies_or_lacks_something_leaves_nothing() {
         assert!(e.contains(word), "{e}");
     }
     assert!(f.images.list().is_empty());
-    // The first layer of a failed import may have been committed; nothing names it now.
+    // The first layer of a failed import may have been committed; no image has it now.
     let f = f.reopen();
     assert_eq!(f.names("layers"), Vec::<String>::new());
     assert_eq!(f.names("tmp"), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Many hands on the same few images: nothing is lost, nothing is left.
+//! Concurrent work on the same few images: no loss, no leftovers.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
@@ -23,7 +23,7 @@ fn image(n: u32) -> Image {
     Image::new(&format!("i:{n}"), &layers)
 }
 
-/// A sequence that differs by hand, and is the same each time.
+/// A deterministic sequence, different for each worker.
 fn next(state: &mut u32) -> u32 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     *state >> 16
@@ -63,7 +63,7 @@ async fn hand(f: Arc<Fixture>, registry: Arc<String>, number: u32) {
                         assert_eq!(own, Some(n.to_string()), "a container keeps its layers");
                         f.images.release_rootfs(&id).await.unwrap();
                     }
-                    // Removed between the question and the use.
+                    // Removed between the look-up and the use.
                     Err(Error::NoLayer(_)) => {}
                     Err(e) => panic!("{e}"),
                 }

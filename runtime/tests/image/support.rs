@@ -1,4 +1,4 @@
-//! What the image tests share: stores in temporary directories, and images built in memory.
+//! Helpers of the image tests: stores in temporary directories, and images built in memory.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_cairn");
 
-/// A store that goes with the test.
+/// A store that is removed with the test.
 pub(crate) struct Fixture {
     pub tmp: tempfile::TempDir,
     pub images: Images,
@@ -24,7 +24,7 @@ impl Fixture {
         Self { tmp, images }
     }
 
-    /// The store as a restarted daemon sees it.
+    /// Reopens the store like a restarted daemon.
     pub(crate) fn reopen(self) -> Self {
         let Self { tmp, images } = self;
         drop(images);
@@ -36,7 +36,7 @@ impl Fixture {
         self.tmp.path().join(path)
     }
 
-    /// Names below a directory of the store.
+    /// Returns the names below a directory of the store.
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(self.path("images").join(dir))
             .map(|d| {
@@ -100,7 +100,7 @@ impl Layer {
         h.set_mtime(1_000_000);
         h.set_device_major(0).unwrap();
         h.set_device_minor(0).unwrap();
-        // By hand: the crate would refuse the hostile names some tests need.
+        // Written directly: the crate would reject the malicious names of some tests.
         let name = &mut h.as_mut_bytes()[..100];
         name[..path.len()].copy_from_slice(path.as_bytes());
         h.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
@@ -213,7 +213,7 @@ impl Image {
         Self::build(name, layers, Packing::Gzip, |_| {})
     }
 
-    /// `config` may change the image config before it is sealed.
+    /// Builds an image; `config` may change its config before the digests are computed.
     pub(crate) fn build(
         name: &str,
         layers: &[Layer],
@@ -317,7 +317,7 @@ pub(crate) fn pack(tar: &[u8], packing: Packing) -> (&'static str, Vec<u8>) {
     }
 }
 
-/// A mount that goes with the test.
+/// A mount that is removed with the test.
 pub(crate) struct Mounted(pub PathBuf);
 
 impl Drop for Mounted {

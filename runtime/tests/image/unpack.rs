@@ -1,4 +1,4 @@
-//! Layers as they come from friends and enemies, through the real helper.
+//! Regular and malicious layers through the real helper.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,7 +8,7 @@ use tar::EntryType;
 
 use crate::support::*;
 
-/// Imports an image of one layer and gives its tree.
+/// Imports an image of one layer and returns its tree.
 async fn unpacked(f: &Fixture, layer: Layer) -> Result<PathBuf, String> {
     unpacked_as(f, layer, Packing::Gzip).await
 }

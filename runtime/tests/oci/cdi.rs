@@ -1,4 +1,4 @@
-//! CDI: which file wins, and what a device adds to a container.
+//! CDI: the precedence of files, and the edits of a device.
 
 use cairn::oci::{CdiFile, CdiRegistry, HostDevice};
 use proto_cri::v1::CdiDevice;
@@ -52,7 +52,7 @@ fn device(path: &str, minor: i64) -> HostDevice {
     }
 }
 
-/// A container on a host with these files, which asks for these devices.
+/// A container that requests these devices, on a host with these files.
 fn asking(files: &[CdiFile], names: &[&str]) -> Fixture {
     let mut f = Fixture::default();
     f.config.cdi_devices = names

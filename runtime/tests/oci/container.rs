@@ -1,4 +1,4 @@
-//! What a container gets and what is refused, requirement by requirement.
+//! The settings of a container and the rejected ones, requirement by requirement.
 
 use std::path::PathBuf;
 
@@ -283,7 +283,7 @@ fn a_localhost_profile_must_be_there_and_sane() {
     assert!(f.refusal().contains("localhost_ref"));
     f.host.seccomp = false;
     f.context().seccomp = Some(SecurityProfile::default());
-    assert_eq!(seccomp(&f), None, "the default is a wish");
+    assert_eq!(seccomp(&f), None, "the default is best effort");
     f.context().seccomp.as_mut().expect("set").profile_type = ProfileType::Localhost as i32;
     f.context().seccomp.as_mut().expect("set").localhost_ref = "/p.json".to_owned();
     assert!(f.refusal().contains("no seccomp"));

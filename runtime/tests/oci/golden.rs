@@ -1,4 +1,4 @@
-//! Whole specs of typical containers, to be read by eye when they change.
+//! Complete specs of typical containers, to be reviewed when they change.
 
 use cairn::oci::{IdMap, PauseInputs, pause_spec};
 use proto_cri::v1::{

@@ -1,5 +1,5 @@
-//! Messages with damaged bytes: what still decodes is either applied or refused, never a panic, and a
-//! refusal leaves no trace.
+//! Messages with damaged bytes: a message that still decodes is applied or rejected, without a
+//! panic, and a rejection changes nothing.
 
 use cairn::oci::{apply_adjustment, apply_update};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::{
     support::Fixture,
 };
 
-/// Places and values to write over the encoding of a message.
+/// Positions and values to overwrite in an encoded message.
 fn damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)
 }

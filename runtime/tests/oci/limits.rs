@@ -1,4 +1,4 @@
-//! Limits at create and in an update, and what status shows of them.
+//! Limits at the creation and in an update, and their values in the status.
 
 use cairn::oci::{apply_update, resources_to_cri};
 use oci_spec::runtime::{LinuxResources, Spec};

@@ -1,5 +1,5 @@
-//! The module `oci` from outside: golden specs, each requirement as a sentence, and the walk over
-//! every field of the wire types.
+//! The public interface of the module `oci`: golden specs, each requirement as a test, and a check
+//! of every field of the wire types.
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 

@@ -1,5 +1,4 @@
-//! A field that is called handled must matter: changed alone, it changes what comes out, or is
-//! refused.
+//! Every handled field has an effect: changing it alone changes the result, or is rejected.
 
 use cairn::oci::{CdiFile, CdiRegistry, HostDevice, IdMap, plan};
 use proto_cri::v1 as cri;
@@ -11,7 +10,7 @@ use crate::{
 
 type Change = fn(&mut Fixture);
 
-/// One change for each field below ContainerConfig that stands in `CRI_HANDLED`.
+/// One change for each field below ContainerConfig in `CRI_HANDLED`.
 const CHANGES: &[(&str, Change)] = &[
     ("CDIDevice.name", |f| {
         f.config.cdi_devices[0].name = "other.com/x=1".to_owned()
@@ -258,7 +257,7 @@ fn selinux(f: &mut Fixture) -> &mut cri::SeLinuxOption {
     f.context().selinux_options.get_or_insert_default()
 }
 
-/// The pod's own user namespace, as a container would repeat it.
+/// The pod's own user namespace in a container's configuration.
 fn user(f: &mut Fixture) -> &mut cri::UserNamespace {
     options(f)
         .userns_options
@@ -280,7 +279,7 @@ fn mapping() -> cri::IdMapping {
 const CDI: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/x", "devices": [
     {"name": "1", "containerEdits": {"env": ["ONE=1"]}}, {"name": "2", "containerEdits": {"env": ["TWO=2"]}}]}"#;
 
-/// A container with something in every place that a change touches.
+/// A container with a value for every change.
 fn baseline() -> Fixture {
     let device = |path: &str, minor| HostDevice {
         path: path.into(),
@@ -344,7 +343,7 @@ fn baseline() -> Fixture {
     f
 }
 
-/// All that comes out, or the refusal.
+/// Returns the complete result, or the error.
 fn outcome(f: &Fixture) -> Result<String, String> {
     let built = f.build().map_err(|e| e.to_string())?;
     let spec = serde_json::to_value(&built.spec).expect("serialisable");
@@ -415,7 +414,7 @@ fn each_security_field_of_a_pod_changes_its_plan_or_is_refused() {
             context(c).selinux_options.get_or_insert_default().level = "?".to_owned();
         }),
         ("privileged", |c| context(c).privileged = true),
-        // Of the pause process, which has a stricter filter than any profile: only checked.
+        // Of the pause process, whose filter is stricter than any profile: only validated.
         ("seccomp", |c| {
             let profile_type = 99;
             let localhost_ref = String::new();

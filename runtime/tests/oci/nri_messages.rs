@@ -1,4 +1,4 @@
-//! What plugins see of pods and containers.
+//! The messages of pods and containers for plugins.
 
 use cairn::oci::{
     IdMap, NriContainerFacts, SeccompKind, apply_adjustment, cri_to_nri, nri_container, nri_pod,
@@ -129,7 +129,8 @@ fn a_container_shows_everything_that_its_spec_and_the_record_say() {
     );
 }
 
-/// Nothing is left at its default: a field added to the message later must be filled or named here.
+/// Checks that no field has its default: a field that is added to the message later must be filled
+/// or listed here.
 fn assert_filled(container: &nri::Container) {
     let text = format!("{container:#?}");
     let linux = container.linux.as_ref().expect("linux");

@@ -1,5 +1,5 @@
-//! Every field of every request of CRI is used, refused by name, or harmless: one list, by what stands in the
-//! descriptors. Of a pod's and a container's configuration the lists are in `walk.rs`.
+//! Every field of every CRI request is used, rejected by name, or harmless; the lists are checked
+//! with the descriptors. `walk.rs` has the lists for the configurations of pods and containers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use prost_types::FileDescriptorSet;
 
 use crate::walk::{self, CRI_HANDLED, CRI_OPAQUE};
 
-/// Fields that change what is done or answered, by the file that reads them (`cri/runtime/<rpc>.rs` or `pod/<rpc>.rs` where none is named).
+/// Fields that affect the work or the answer, by the file that reads them (`cri/runtime/<rpc>.rs`
+/// or `pod/<rpc>.rs` if none is named).
 const USED: &[&str] = &[
     "AttachRequest.container_id",
     "AttachRequest.stderr",
@@ -88,7 +89,7 @@ const USED: &[&str] = &[
     "UpdatePodSandboxResourcesRequest.resources",
 ];
 
-/// Fields that are refused by name where they are set, and calls that are refused as a whole.
+/// Fields that are rejected by name if set, and calls that are rejected completely.
 const REFUSED: &[&str] = &[
     "CheckpointContainerRequest.container_id",
     "CheckpointContainerRequest.location",
@@ -106,7 +107,7 @@ const REFUSED: &[&str] = &[
     "UpdateContainerResourcesRequest.windows",
 ];
 
-/// Fields without an effect, and why nobody can miss one.
+/// Fields without an effect, and the reason why none is needed.
 const HARMLESS: &[(&str, &str)] = &[
     (
         "VersionRequest.version",

@@ -1,4 +1,4 @@
-//! A container on a made-up host, and the comparison with golden files.
+//! A container on a fictional host, and the comparison with golden files.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use proto_cri::v1::{
 };
 use serde_json::Value;
 
-/// Everything a spec is made of, with values of an everyday pod.
+/// The inputs of a spec, with values of a typical pod.
 pub(crate) struct Fixture {
     pub config: ContainerConfig,
     pub sandbox: SandboxFacts,
@@ -34,7 +34,8 @@ pub(crate) struct Fixture {
     pub places: Places,
 }
 
-/// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation, and programs below `/h`.
+/// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation,
+/// and programs below `/h`.
 #[derive(Default)]
 pub(crate) struct View {
     pub devices: Vec<HostDevice>,
@@ -188,7 +189,7 @@ impl Fixture {
         self.build().expect("a valid container")
     }
 
-    /// The text of the refusal.
+    /// Returns the text of the error.
     pub(crate) fn refusal(&self) -> String {
         self.build().expect_err("refused").to_string()
     }
@@ -224,13 +225,13 @@ pub(crate) fn assert_golden(name: &str, value: &impl serde::Serialize) {
     );
 }
 
-/// The text of a spec, the same for the same spec.
+/// Returns the text of a spec; equal specs have equal texts.
 pub(crate) fn sorted(mut value: Value) -> String {
     sort_sets(&mut value);
     value.to_string()
 }
 
-/// Capability sets come in no order.
+/// Sorts capability sets, which have no order.
 fn sort_sets(value: &mut Value) {
     match value {
         Value::Object(map) => {

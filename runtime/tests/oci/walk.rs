@@ -1,5 +1,5 @@
-//! Every field of the wire types that shape a container is either handled or refused by name: a
-//! field that a new version of a protocol brings fails here until someone decides.
+//! Every field of the wire types of a container is handled or rejected by name: a field of a new
+//! protocol version fails here until it is added to a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,7 +113,7 @@ pub(crate) const CRI_HANDLED: &[&str] = &[
     "UserNamespace.uids",
 ];
 
-/// Fields of CRI that do not shape a spec, with who handles them.
+/// Fields of CRI that do not affect a spec, with the module that handles them.
 pub(crate) const CRI_ELSEWHERE: &[(&str, &str)] = &[
     ("ContainerConfig.image", "pod: the image store resolves it"),
     (
@@ -151,7 +151,7 @@ pub(crate) const CRI_ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Fields of CRI that are refused where they would mean something.
+/// Fields of CRI that are rejected if they would have an effect.
 pub(crate) const CRI_REFUSED: &[&str] = &[
     "ContainerConfig.windows",
     "LinuxContainerSecurityContext.selinux_options",
@@ -160,7 +160,7 @@ pub(crate) const CRI_REFUSED: &[&str] = &[
     "PodSandboxConfig.windows",
 ];
 
-/// Messages whose fields are refused as a whole.
+/// Messages that are rejected completely.
 pub(crate) const CRI_OPAQUE: &[&str] = &["WindowsContainerConfig", "WindowsPodSandboxConfig"];
 
 const NRI_HANDLED: &[&str] = &[
@@ -310,7 +310,7 @@ fn no_field_of_an_adjustment_is_dropped_in_silence() {
     );
 }
 
-/// Every field below the roots stands in exactly one list, and every entry of a list is a field.
+/// Every field below the roots is in exactly one list, and every entry of a list is a field.
 pub(crate) fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
     let found = fields(descriptors, roots, opaque);
     let mut listed = BTreeSet::new();

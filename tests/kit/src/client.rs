@@ -134,7 +134,7 @@ impl Client {
         runtime.remove_pod_sandbox(request).await.map(drop)
     }
 
-    /// Asks for other CPU shares of the whole pod: `k8s-cri` lacks the call.
+    /// Sets the CPU shares of the pod: `k8s-cri` lacks the call.
     pub async fn update_pod(&self, id: &str, cpu_shares: i64) -> Result<(), Status> {
         let request = proto_cri::v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: id.to_owned(),

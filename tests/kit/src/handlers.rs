@@ -1,4 +1,4 @@
-//! What a scripted plugin does at each event.
+//! The behavior of a scripted plugin at each event.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::journal::{Journal, Seen};
 
-/// What a plugin does at an event instead of agreeing.
+/// The behavior of a plugin at an event, other than an empty answer.
 #[derive(Clone, Debug)]
 pub enum Deed {
     /// Answers with an error.
@@ -27,15 +27,15 @@ pub enum Deed {
     Hang,
     /// Closes the connection in both directions, as a process that ends does.
     Die,
-    /// Writes bytes that are no frame of the protocol, and never answers.
+    /// Writes bytes that are not a frame of the protocol, and never answers.
     Garbage,
-    /// Waits until the gate is opened, then agrees.
+    /// Waits until the gate is opened, then answers.
     Wait(Arc<Semaphore>),
 }
 
 pub(crate) type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>>;
 
-/// What the test and the handlers share.
+/// The state that the test and the handlers share.
 pub(crate) struct Shared {
     pub id: String,
     pub journal: Arc<Journal>,
@@ -49,14 +49,14 @@ pub(crate) struct Shared {
     pub synchronises: Mutex<Option<Deed>>,
     pub told: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
     pub shutdown: watch::Sender<Option<String>>,
-    /// Events in a handler now, and the most there ever were: of all pods, whosever they are.
+    /// The current and the highest number of events in a handler, of pods of all tests.
     pub active: AtomicUsize,
     pub most: AtomicUsize,
     /// A second handle to the connection, to misbehave below the protocol.
     pub raw: UnixStream,
 }
 
-/// Counts a handler in, until it is dropped.
+/// Counts a running handler until it is dropped.
 struct Active<'a>(&'a Shared);
 
 impl<'a> Active<'a> {
@@ -74,7 +74,7 @@ impl Drop for Active<'_> {
 }
 
 impl Shared {
-    /// Records an event of its own pods and does what the script says.
+    /// Records an event of the test's own pods, and behaves as scripted.
     async fn pass(
         &self,
         event: Event,
@@ -183,7 +183,7 @@ pub(crate) fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
     with_answers(handlers, shared, events)
 }
 
-/// The events whose answers carry something.
+/// Adds the events whose answers have content.
 fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask) -> Handlers {
     if events.has(Event::RunPodSandbox) {
         let own = shared.clone();

@@ -11,15 +11,15 @@ use tokio::sync::watch;
 /// One event as a plugin got it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Counts all events of the journal.
+    /// The position among all events of the journal.
     pub number: usize,
     pub at: Instant,
     pub plugin: String,
     pub event: Event,
     pub pod: PodSandbox,
-    /// Of container events.
+    /// Set in container events.
     pub container: Option<Container>,
-    /// Of C-08 and C-12: the resources asked for.
+    /// The requested resources in C-08 and C-12.
     pub resources: Option<LinuxResources>,
     /// When its handler returned.
     pub answered: Option<Instant>,
@@ -44,7 +44,7 @@ impl Seen {
 /// The events of the plugins that share it, in their order.
 pub struct Journal {
     pub begun: Instant,
-    /// Names of the journal's pods begin so.
+    /// The prefix of the names of the journal's pods.
     pub prefix: String,
     /// The time to wait for an event.
     pub patience: Duration,
@@ -76,7 +76,7 @@ impl Journal {
         self.seen
             .send_modify(|all| all[number].answered = Some(Instant::now()));
     }
-    /// The events as a person reads them.
+    /// The events in a readable form.
     pub fn lines(&self) -> Vec<String> {
         let line = |seen: &Seen| {
             let ms = seen.at.duration_since(self.begun).as_millis();
@@ -86,7 +86,7 @@ impl Journal {
     }
 }
 
-/// Lines in one line.
+/// Joins the lines to one line.
 pub fn listed(lines: &[String]) -> String {
     match lines {
         [] => "nothing".to_owned(),

@@ -1,5 +1,5 @@
 //! A scripted plugin. It records the events of its own pods, and blocks, fails or misbehaves at
-//! them as a test asks. It accepts the events of other pods. It connects to the runtime's socket.
+//! them as scripted. It accepts the events of other pods. It connects to the runtime's socket.
 
 use std::{
     collections::BTreeMap,
@@ -70,7 +70,7 @@ impl Wanted {
     pub fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
-    /// Only these events; by default all but the validation.
+    /// Subscribes to these events only; the default is all but the validation.
     #[must_use]
     pub fn events(mut self, events: &[Event]) -> Self {
         self.events = events
@@ -103,7 +103,7 @@ impl Wanted {
         self.deeds.insert(event as i32, deed);
         self
     }
-    /// Its misdeed at Synchronize.
+    /// Sets its behavior at Synchronize.
     #[must_use]
     pub fn at_synchronize(mut self, deed: Deed) -> Self {
         self.synchronises = Some(deed);
@@ -223,7 +223,7 @@ impl Plugin {
     {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
-    /// Gives this verdict as a validator.
+    /// Returns this verdict as a validator.
     pub fn judges<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
@@ -247,12 +247,12 @@ impl Plugin {
         let lines = seen.iter().map(|s| s.line(&self.shared.journal.prefix));
         lines.collect()
     }
-    /// Its events so far must be these, and no others.
+    /// Checks that its events so far are exactly these.
     pub fn was_told(&self, expected: &[&str]) -> Checked {
         let lines = self.lines();
         that(lines == expected, expected.join(", "), listed(&lines))
     }
-    /// Counts events whose line ends so.
+    /// Counts the events with this line.
     pub fn count(&self, event: Event, of: &str) -> usize {
         let line = format!("{} {of}", event_name(event));
         self.lines().iter().filter(|l| **l == line).count()
@@ -301,7 +301,7 @@ impl Plugin {
     pub fn info(&self) -> &nri::stub::RuntimeInfo {
         self.stub.runtime_info()
     }
-    /// To ask the runtime for updates and evictions.
+    /// The handle for requests of updates and evictions.
     pub fn runtime(&self) -> nri::stub::Runtime {
         self.stub.runtime()
     }

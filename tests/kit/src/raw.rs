@@ -29,7 +29,7 @@ pub enum Message {
     Answer(Result<(), String>),
 }
 
-/// A connection without any rules.
+/// A connection without rules.
 pub struct Raw {
     stream: UnixStream,
     reader: Reader,
@@ -55,7 +55,7 @@ impl Raw {
         let _ = self.stream.write_all(&message.frames()).await;
     }
 
-    /// Sends a request; the answer is one of [`Raw::next`].
+    /// Sends a request; [`Raw::next`] returns its answer.
     pub async fn request(&mut self, method: &str, payload: Vec<u8>) {
         let request = Request {
             service: Version::V1Alpha1.runtime_service().into(),
@@ -68,7 +68,7 @@ impl Raw {
         self.send(&call).await;
     }
 
-    /// Asks to be registered.
+    /// Sends a registration request.
     pub async fn register(&mut self, index: &str, name: &str) {
         let request = RegisterPluginRequest {
             plugin_name: name.into(),
@@ -116,7 +116,7 @@ impl Raw {
         ))
     }
 
-    /// Waits for a request of this method; answers earlier ones: Configure with these events.
+    /// Waits for a request of this method. Answers earlier ones; Configure gets these events.
     ///
     /// # Errors
     /// One line: the connection has ended, or a request of the plugin was refused.
@@ -142,7 +142,8 @@ impl Raw {
         }
     }
 
-    /// Whether the runtime rejects or closes it in this time; the runtime's requests get no answer.
+    /// Whether the runtime rejects or closes the connection in this time. Its requests get no
+    /// answer.
     pub async fn is_turned_away(&mut self, within: Duration) -> bool {
         let wait =
             async { while !matches!(self.next().await, None | Some(Message::Answer(Err(_)))) {} };

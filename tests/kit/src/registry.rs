@@ -1,4 +1,4 @@
-//! A registry that serves images as a test asks, also maliciously, and records its requests.
+//! A registry that serves images as scripted, also maliciously, and records its requests.
 
 use std::{
     collections::HashMap,
@@ -18,24 +18,24 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
-    /// With the query.
+    /// Path with query.
     pub path: String,
-    /// By name in small letters.
+    /// By lower-case name.
     pub headers: HashMap<String, String>,
     pub body: String,
 }
 
 impl Request {
-    /// The header, or nothing.
+    /// The header's value; empty if it is missing.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
-    /// Where the range that it asks for begins.
+    /// The first byte of the requested range.
     pub fn from(&self) -> Option<usize> {
         let range = self.header("range").strip_prefix("bytes=")?;
         range.strip_suffix('-')?.parse().ok()
     }
-    /// Whether it shows a secret of some kind: in a header, in the query, or as a form.
+    /// Whether it contains one of the secrets in a header, in the query, or in a form.
     pub fn shows(&self, secrets: &[&str]) -> bool {
         let all = format!("{:?} {} {}", self.headers, self.path, self.body);
         secrets.iter().any(|secret| all.contains(secret))
@@ -45,21 +45,21 @@ impl Request {
 /// An answer.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Status, more header lines, body.
+    /// Status, additional header lines, body.
     Full(u16, Vec<String>, Vec<u8>),
-    /// Announces the complete body, sends this much of it, and then nothing.
+    /// Announces the complete body, sends this many bytes of it, and then nothing.
     Stall(Vec<u8>, usize),
-    /// Announces the complete body, sends this much of it, and closes.
+    /// Announces the complete body, sends this many bytes of it, and closes.
     Cut(Vec<u8>, usize),
-    /// Announces the complete body and sends it in pieces of this length, with this pause between.
+    /// Announces the complete body and sends it in pieces of this length with this pause.
     Trickle(Vec<u8>, usize, Duration),
-    /// Announces nothing and sends spaces for ever.
+    /// Announces no length and sends spaces in an endless loop.
     Endless,
 }
 
 type Answer = dyn Fn(&Request) -> Option<Reply> + Send + Sync;
 
-/// An image that is served.
+/// A served image.
 pub struct Served {
     /// `repository:tag`.
     pub name: String,
@@ -71,21 +71,21 @@ pub struct Served {
 
 /// A running registry; it ends with the test.
 pub struct Registry {
-    /// Address and port, as a reference begins with them.
+    /// Address and port, the prefix of references.
     pub host: String,
     listener: TcpListener,
     requests: Arc<Mutex<Vec<Request>>>,
     open: Arc<Open>,
 }
 
-/// Connections that have not ended, by the client's address.
+/// Open connections, by the client's address.
 type Open = Mutex<Vec<(SocketAddr, TcpStream)>>;
 
 impl Registry {
-    /// Serves `images` by name and by digest; what `first` answers comes before that.
+    /// Serves `images` by name and by digest. `first` may answer a request before that.
     ///
     /// # Panics
-    /// If no descriptor is left.
+    /// If no descriptor is available.
     pub fn start(
         listener: TcpListener,
         images: Vec<Served>,
@@ -109,7 +109,7 @@ impl Registry {
                     let Ok(client) = stream.peer_addr() else {
                         return;
                     };
-                    // A client may go away in the middle.
+                    // The client may close the connection early.
                     let _ended = connection(stream, client, &*answer, &seen, &open);
                     open.lock().retain(|(of, _)| *of != client);
                 });
@@ -131,7 +131,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Ends the wait for the next client.
+        // Wakes the thread that waits for a client.
         let _ = rustix::net::shutdown(self.listener.as_fd(), rustix::net::Shutdown::Both);
         for (_, stream) in self.open.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -139,7 +139,7 @@ impl Drop for Registry {
     }
 }
 
-/// The answer of an honest registry.
+/// The answer of a correct registry.
 fn serve(images: &[Served], request: &Request) -> Option<Reply> {
     let path = request.path.split('?').next()?.strip_prefix("/v2/")?;
     for image in images {
@@ -174,7 +174,7 @@ fn connection(
     open.lock().push((client, stream.try_clone()?));
     let mut lines = BufReader::new(stream.try_clone()?);
     let Some(request) = read(&mut lines)? else {
-        // No request: closing is the answer to it.
+        // Without a request, close the connection.
         return stream.shutdown(Shutdown::Both);
     };
     seen.lock().push(request.clone());
@@ -198,7 +198,7 @@ fn connection(
         Reply::Stall(body, sent) => {
             stream.write_all(head(200, body.len(), &[]).as_bytes())?;
             stream.write_all(&body[..sent])?;
-            // Open until the client or the registry ends it.
+            // Stays open until the client or the registry closes it.
             io::copy(&mut lines, &mut io::sink())?;
         }
         Reply::Cut(body, sent) => {
@@ -223,7 +223,7 @@ fn connection(
 }
 
 fn read(lines: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
-    // How TLS begins; a line may never come.
+    // The first byte of TLS; there may be no line end.
     if lines.fill_buf()?.first() == Some(&0x16) {
         return Ok(None);
     }

@@ -5,14 +5,14 @@ use std::fmt::{Debug, Display};
 
 use tonic::Status;
 
-/// Why a point does not hold.
+/// The reason why a point does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Miss {
     Fail {
         expected: String,
         seen: String,
     },
-    /// The runtime or this machine lacks what the point needs: the missing feature.
+    /// The runtime or this machine lacks this feature, which the point needs.
     Skip(String),
 }
 
@@ -27,17 +27,17 @@ pub fn miss<T>(expected: impl Into<String>, seen: impl Display) -> Checked<T> {
     })
 }
 
-/// The point cannot be asked here.
+/// Skips a point that cannot be tested here.
 pub fn skip<T>(missing: impl Into<String>) -> Checked<T> {
     Err(Miss::Skip(missing.into()))
 }
 
-/// A condition.
+/// Checks a condition.
 pub fn that(holds: bool, expected: impl Into<String>, seen: impl Display) -> Checked {
     if holds { Ok(()) } else { miss(expected, seen) }
 }
 
-/// A value that must be the expected one.
+/// Checks that a value equals the expected one.
 pub fn same<A, B>(what: &str, expected: A, seen: B) -> Checked
 where
     A: PartialEq<B> + Debug,
@@ -53,9 +53,9 @@ where
 
 /// The answer to a call, as a step of a point.
 pub trait Answer<T> {
-    /// It must succeed.
+    /// Checks that the call succeeded.
     fn succeeds(self, call: &str) -> Checked<T>;
-    /// It must fail; answers the error.
+    /// Checks that the call failed; returns the error.
     fn fails(self, call: &str) -> Checked<Status>;
 }
 
@@ -71,12 +71,12 @@ impl<T> Answer<T> for Result<T, Status> {
     }
 }
 
-/// A gRPC error as a person reads it.
+/// A gRPC error in a readable form.
 pub fn told(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
-/// The answer of the system. An error of it is reported as a fault of the suite.
+/// Returns the result of a system call. An error is reported as a fault of the suite.
 pub fn done<T>(what: &str, result: std::io::Result<T>) -> Checked<T> {
     result.or_else(|error| miss(what, error))
 }

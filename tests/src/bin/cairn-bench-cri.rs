@@ -25,7 +25,7 @@ use cairn_tests::{
 };
 use tokio::task::JoinSet;
 
-/// Not counted, after each growth.
+/// Pods after each growth that are not counted.
 const WARM: usize = 2;
 /// Pods on the host's network, where throughput is measured.
 const THROUGHPUT: usize = 100;
@@ -271,7 +271,7 @@ impl Bench {
     }
 }
 
-/// Before the measurement, which covers only the start.
+/// Called before the measurement, which covers only the start.
 fn kill() {
     let Some(pid) = pid().and_then(|pid| pid.parse().ok()) else {
         return;
@@ -303,7 +303,7 @@ impl Network {
         let mut config = cri.pod_config(name);
         if let Self::Host = self {
             host_network(&mut config);
-            // It has the host's name then, and some runtimes reject another.
+            // Such a pod has the host's name, and some runtimes reject another.
             config.hostname.clear();
         }
         cri.try_pod(config).await.expect("RunPodSandbox")

@@ -28,7 +28,7 @@ use nri::{Handlers, stub::Stub};
 
 const SERIES: [usize; 4] = [0, 1, 5, 10];
 const ROUNDS: usize = 5;
-/// Not counted, after each change of the plugins.
+/// Containers after each change of the plugins that are not counted.
 const WARM: usize = 5;
 /// CreateContainer and PostCreateContainer.
 const EVENTS: u32 = 2;
@@ -153,7 +153,7 @@ async fn measure(options: &Options) {
     let (daemon, cri, nri) = match &options.other {
         Some((socket, nri)) => {
             let client = Client::connect(socket).await.expect("the runtime serves");
-            let logs = socket.parent().expect("a socket lies somewhere");
+            let logs = socket.parent().expect("a socket is in a directory");
             let cri = Cri::new(client, logs, "/cairn-bench");
             (None, cri, nri.clone())
         }

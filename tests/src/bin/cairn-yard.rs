@@ -52,7 +52,7 @@ static ANSWERS: Mutex<()> = Mutex::new(());
 fn answer(value: &serde_json::Value) {
     let _guard = ANSWERS.lock();
     let mut out = io::stdout().lock();
-    // The test may have ended; then nothing reads, and the end of input follows at once.
+    // The test may have ended; then no process reads, and the end of input follows at once.
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 

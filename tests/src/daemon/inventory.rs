@@ -22,7 +22,7 @@ impl Daemon {
     /// # Panics
     /// If the monitor of a removed container does not end.
     pub async fn inventory(&self) -> BTreeSet<String> {
-        // They end without a waiter; counted here, they would be missing later.
+        // These monitors end without a waiting process; counted here, they would be missing later.
         testkit::until("the monitors of removed containers have ended", || async {
             (!look::works_nowhere(self.yard.pid(), "cairn-monitor")).then_some(())
         })
@@ -86,8 +86,8 @@ impl Daemon {
         names.filter_map(owned).collect()
     }
 
-    /// Waits until nothing is there that was not there before: a short clean-up in the background
-    /// is permitted, a leftover is not.
+    /// Waits until no item is new. A short clean-up in the background is permitted, a leftover is
+    /// not.
     ///
     /// # Panics
     /// With leftovers and missing items.

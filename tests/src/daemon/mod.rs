@@ -176,7 +176,7 @@ impl Daemon {
         if self.setup.cni.is_some() {
             let programs = self.setup.cni_programs.clone().unwrap_or_else(|| {
                 let bridge = bins::peer("bridge");
-                bridge.parent().expect("a file lies somewhere").into()
+                bridge.parent().expect("a file is in a directory").into()
             });
             flag("cni-bin-dir", text(programs));
         }

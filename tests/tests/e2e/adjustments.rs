@@ -1,9 +1,10 @@
-//! Every field of an adjustment, seen from inside a container of a real daemon, or refused by name at its creation
-//! (NRI-700 to NRI-732).
+//! Every field of an adjustment: its effect inside a container of a real daemon, or its rejection
+//! by name at the creation (NRI-700 to NRI-732).
 //!
-//! The table at the end is the whole of it: a test, and the fields that it shows. It makes the tests, so none of them can
-//! be left out; a field that is in no row fails [`every_field_of_an_adjustment_is_in_the_table`], and a row whose test
-//! never sends a field of it fails as well.
+//! The table at the end is complete: each row is a test with the fields that it covers. The tests
+//! are generated from it, so that none can be left out. A field in no row fails
+//! [`every_field_of_an_adjustment_is_in_the_table`]; a row fails if its test never sends one of its
+//! fields.
 
 mod cgroups;
 mod devices;
@@ -20,14 +21,16 @@ use std::collections::BTreeSet;
 
 use stage::Stage;
 
-/// What becomes of a field. A field may be seen with one value and refused with another.
+/// The expected effect of a field. A field may take effect with one value and be rejected with
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Its effect is read from inside the container.
+    /// The effect is read from inside the container.
     Seen,
-    /// No kernel or not this runtime: the creation fails with its name.
+    /// Unsupported by every kernel or by this runtime: the creation fails with the field's name.
     Refused,
-    /// Seen where this machine has it, refused by name where it has not; the test looks which.
+    /// Takes effect if this machine supports it, otherwise rejected by name; the test finds out
+    /// which.
     ByMachine,
 }
 

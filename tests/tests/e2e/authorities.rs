@@ -1,5 +1,6 @@
-//! `:authority` as clients of a Unix socket send it. gRPC libraries without an authority send the path of the socket,
-//! which is none; `hack/patches/h2.patch` has the daemon answer them.
+//! `:authority` values of clients of a Unix socket. gRPC libraries without an authority send the
+//! path of the socket, which is not a valid one; with `hack/patches/h2.patch` the daemon answers
+//! them.
 
 use std::{
     collections::BTreeMap, fs, io::Read as _, io::Write as _, os::unix::net::UnixStream,
@@ -25,7 +26,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A string of HPACK, plain, after the bytes that say whose it is.
+/// A plain HPACK string after the bytes that identify its field.
 fn field(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = name.to_vec();
     match value.len() {
@@ -44,9 +45,9 @@ fn field(name: &[u8], value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `Version`.
+/// A request of `Version`.
 fn version(stream: u32, authority: &[u8]) -> Vec<u8> {
-    // :method POST and :scheme http by their numbers, the others by the number of their name.
+    // :method POST and :scheme http by their indexes, the others by the index of their names.
     let block = [
         vec![0x83, 0x86],
         field(&[0x04], b"/runtime.v1.RuntimeService/Version"),
@@ -59,7 +60,7 @@ fn version(stream: u32, authority: &[u8]) -> Vec<u8> {
     [headers, frame(DATA, END_STREAM, stream, &[0; 5])].concat()
 }
 
-/// What became of each stream: its data, or that it was reset.
+/// Returns the result of each stream: its data, or that it was reset.
 fn answers(connection: &mut UnixStream, streams: usize) -> BTreeMap<u32, Result<String, String>> {
     let mut ended = BTreeMap::new();
     let mut data: BTreeMap<u32, String> = BTreeMap::new();
@@ -140,7 +141,7 @@ async fn a_client_gets_its_answer_whatever_it_sends_as_authority() {
     assert!(!daemon.log().contains("marked-by-a-stranger"));
 }
 
-/// Programs of `hack/peers clients`; each takes the path of the socket.
+/// Programs of `hack/peers clients`; each gets the path of the socket.
 const CLIENTS: [&str; 8] = [
     "crictl-1.30.0",
     "crictl-1.37.0",

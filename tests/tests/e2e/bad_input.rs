@@ -1,11 +1,11 @@
-//! Wrong requests: the right code, one line that names object and cause, nothing left behind.
+//! Invalid requests: the correct code, one line that names object and cause, and no leftovers.
 
 use std::{fs, time::Duration};
 
 use cairn_tests::{Daemon, cri, look, pod::host_network};
 use tonic::{Code, Status};
 
-/// A message for people: one line, not empty, and it names what it is about.
+/// Checks a message for users: one line, not empty, with the name of its object.
 fn names(error: &Status, code: Code, what: &str) {
     let text = error.message();
     assert_eq!(error.code(), code, "{text}");
@@ -65,7 +65,7 @@ async fn an_id_that_could_be_two_is_an_invalid_argument() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
     let mut pods = Vec::new();
-    // Seventeen ids of hexadecimal digits: two begin alike.
+    // Seventeen ids of hexadecimal digits: at least two share their first digit.
     for n in 0..17 {
         let mut config = cri.pod_config(&format!("p{n}"));
         host_network(&mut config);
@@ -112,10 +112,11 @@ async fn wrong_states_are_refused() {
     pod.remove().await.expect("RemovePodSandbox");
 }
 
-/// What a client may do about a case: ask otherwise, or make what is missing.
+/// Returns the code for a case, by the client's remedy: change the request, or create the missing
+/// object.
 fn code(case: &str) -> Code {
     match case {
-        // Found only by looking, or by trying.
+        // Detected only by reading or trying it.
         "unknown sysctl" | "a seccomp profile that is not there" => Code::Internal,
         _ if case.ends_with("that is not there") || case == "a mount of nothing" => Code::NotFound,
         _ => Code::InvalidArgument,
@@ -315,7 +316,7 @@ async fn a_taken_name_is_refused() {
     let again = pod
         .try_create(pod.cri.container_config("c", &["true"]))
         .await;
-    let again = again.expect_err("it was told of the first one already");
+    let again = again.expect_err("the first one exists");
     names(&again, Code::AlreadyExists, "container name \"c_0\"");
     names(&again, Code::AlreadyExists, &first.id);
     let mut other = pod.cri.container_config("c", &["false"]);
@@ -339,10 +340,10 @@ async fn a_client_that_goes_away_orphans_nothing() {
     for n in 0..20 {
         let config = cri.pod_config(&format!("gone{n}"));
         let call = cri.try_pod(config);
-        // Each gives up at another moment of the work.
+        // Each call is dropped at a different point of the work.
         let _ = tokio::time::timeout(Duration::from_millis(n), call).await;
     }
-    // What was begun is finished or undone; whatever is listed can be removed like any other.
+    // Work that has begun is completed or undone; every listed object can be removed.
     cairn_tests::until(
         "every pod that was begun is settled and removed",
         || async {

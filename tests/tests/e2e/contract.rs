@@ -1,5 +1,5 @@
-//! What the contract points of `nri/contract` cannot see: they ask any runtime from outside, these look inside the daemon,
-//! into its host and its log, or need one of its fault points. Names carry the point of CONTRACT.md.
+//! Contract tests that `nri/contract` cannot do from outside: they inspect the daemon, its host and
+//! its log, or use a fault point. The names contain the point of CONTRACT.md.
 
 mod addresses;
 
@@ -38,7 +38,7 @@ async fn contract_c01_nothing_is_made_after_the_hook_of_a_pod() {
         gate.open();
         files
     });
-    // Nothing but bookkeeping may follow the hook: no new mount point, no new namespace.
+    // After the hook, the daemon may only write records: no new mount point, no new namespace.
     let after = look::tree(&daemon.path("state"));
     let mut new = after.difference(&files);
     let made = new.find(|p| p.contains("netns") || p.contains("shm"));
@@ -48,7 +48,7 @@ async fn contract_c01_nothing_is_made_after_the_hook_of_a_pod() {
 
 #[tokio::test]
 async fn contract_c01_run_promises_nothing_about_volumes() {
-    // A volume that appears after RunPodSandbox is good enough for the container.
+    // A volume that appears after RunPodSandbox must be usable.
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("volumes").await;
     let volume = daemon.path("volumes/late");
@@ -108,7 +108,7 @@ async fn contract_c02_while_stop_blocks_nothing_is_unmounted_or_deleted() {
     });
     plugin.sees(Event::StopPodSandbox, "intact").await;
     let now = mounts(&daemon);
-    // A container's own rootfs may go with the container; what is the pod's stays.
+    // A container's own rootfs may be removed with the container; the pod's files must remain.
     let missing = before.difference(&now).filter(|m| !m.ends_with("/rootfs"));
     let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "unmounted too early: {missing:?}");
@@ -128,7 +128,8 @@ async fn contract_c02_while_stop_blocks_nothing_is_unmounted_or_deleted() {
     pod.remove().await.expect("RemovePodSandbox");
 }
 
-/// A change of resources that hangs in the kernel holds the NRI turn; meanwhile a creation is on record, and waits for it.
+/// A change of resources that hangs in the kernel holds the NRI turn. Meanwhile a creation is
+/// recorded and waits for the turn.
 #[tokio::test]
 async fn contract_c04_a_plugin_that_joins_before_the_hook_of_a_creation_is_told_of_its_end() {
     let setup = Setup::default().env("CAIRN_FAULT", "container.update.cgroup=hang");
@@ -203,7 +204,7 @@ async fn contract_c10_a_stop_waits_for_a_slow_plugin_and_takes_no_dead_process_f
     });
     plugin.sees(Event::StopContainer, "told").await;
     assert_eq!(container.state().await, ContainerState::ContainerExited);
-    // Longer than its grace and the time that a killed process is given to die.
+    // Longer than its grace period and the time in which a killed process must end.
     let early = tokio::time::timeout(Duration::from_secs(15), &mut call).await;
     assert!(early.is_err(), "it waits for the plugin: {early:?}");
     drop(gate);
@@ -213,7 +214,8 @@ async fn contract_c10_a_stop_waits_for_a_slow_plugin_and_takes_no_dead_process_f
     pod.end().await;
 }
 
-/// The plugin that holds the update up hears nothing of the end, which so does not wait for it.
+/// The plugin that blocks the update gets no event of the end, so that the end does not wait for
+/// it.
 #[tokio::test]
 async fn contract_c12_a_stop_and_a_removal_wait_for_the_update_under_way() {
     let daemon = Daemon::start().await;
@@ -237,7 +239,8 @@ async fn contract_c12_a_stop_and_a_removal_wait_for_the_update_under_way() {
                 }
             }
         });
-        // Behind the call that ends the pod in the pod's queue: when this is answered, that one is being served.
+        // This call is queued after the call that ends the pod: when it is answered, the other one
+        // is in progress.
         let config = pod.cri.container_config("c", &["true"]);
         drop(pod.try_create(config).await);
         gate.open();
@@ -251,12 +254,12 @@ async fn contract_c12_a_stop_and_a_removal_wait_for_the_update_under_way() {
             list.iter()
                 .position(|line| *line == format!("{event} {by}"))
         };
-        let updated = at("PostUpdatePodSandbox").expect("the update is told");
+        let updated = at("PostUpdatePodSandbox").expect("the update's event is sent");
         assert!(at("StopPodSandbox") > Some(updated), "{list:?}");
     }
 }
 
-/// Mounts something in the yard, where it ends with the yard.
+/// Mounts in the yard; the mount ends with the yard.
 async fn mount(daemon: &Daemon, args: &[&str]) {
     let mount = daemon.yard.command("mount").args(args).status();
     assert!(mount.await.expect("mount runs").success(), "{args:?}");
@@ -265,7 +268,7 @@ async fn mount(daemon: &Daemon, args: &[&str]) {
 #[tokio::test]
 async fn contract_o3_the_names_of_cdi_devices_are_told_at_create_container() {
     let daemon = Daemon::start().await;
-    // An /etc of the yard's own: the machine's stays as it is.
+    // An /etc for the yard only: the machine's must not change.
     let own = daemon.path("etc");
     fs::create_dir(&own).expect("a directory");
     let at = own.display().to_string();

@@ -1,4 +1,4 @@
-//! crictl, as people use it, and the RPCs that only newer clients know.
+//! crictl in common use, and the RPCs that only newer clients know.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use cairn_tests::{
 };
 use proto_cri::v1 as newer;
 
-/// Runs crictl, which must succeed; answers its standard output without blanks around it.
+/// Runs crictl, which must succeed; returns its trimmed standard output.
 async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.crictl(args).await;
     assert!(
@@ -22,13 +22,13 @@ async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
     stdout(&output).trim().to_owned()
 }
 
-/// The same as JSON.
+/// As [`crictl`], parsed as JSON.
 async fn json(daemon: &Daemon, args: &[&str]) -> serde_json::Value {
     let said = crictl(daemon, args).await;
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {said}"))
 }
 
-/// The state of the one container that is listed.
+/// Returns the state of the single listed container.
 async fn state(daemon: &Daemon, list: &[&str], id: &str) -> String {
     let listed = json(daemon, &[list, &["-o", "json"]].concat()).await;
     let all = listed["containers"].as_array().expect("a list");
@@ -145,7 +145,7 @@ async fn crictl_follows_a_log_while_it_is_written() {
     let pod = daemon.cri().pod("follow").await;
     let script = "i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done";
     let container = pod.run("c", &["sh", "-c", script]).await;
-    // Ends by itself when the container has exited.
+    // Ends when the container has exited.
     let said = crictl(&daemon, &["logs", "-f", &container.id]).await;
     let expected: Vec<String> = (0..20).map(|i| format!("line {i}")).collect();
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);

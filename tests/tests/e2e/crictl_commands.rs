@@ -1,5 +1,5 @@
-//! The commands of crictl that `crictl.rs` and `streaming.rs` do not use in passing; and that none is forgotten
-//! (CRI-610).
+//! The commands of crictl that `crictl.rs` and `streaming.rs` do not use; and a check that every
+//! command is tested (CRI-610).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::streaming;
 
-/// By the test that holds their output.
+/// Commands by the test that checks their output.
 const PODS: &[&str] = &[
     "create",
     "exec",
@@ -91,7 +91,7 @@ async fn crictl_measures_watches_and_configures() {
     let pod = daemon.cri().pod("watched").await;
     let container = pod.sleeper("c").await;
 
-    // It says that it listens by what it hears: what was before that is not told.
+    // It receives only events after its subscription: the first event shows that it listens.
     let heard = async {
         let mut text = String::new();
         loop {
@@ -99,7 +99,7 @@ async fn crictl_measures_watches_and_configures() {
             let n = told.read(&mut piece).await.expect("its output");
             assert!(n > 0, "it ended: {text}");
             text += std::str::from_utf8(&piece[..n]).expect("text");
-            // Documents of several lines, the last one perhaps half of one.
+            // Documents of several lines; the last one may be incomplete.
             let mut events = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
             if let Some(Ok(event)) = events.next() {
                 return event;
@@ -123,7 +123,7 @@ async fn crictl_measures_watches_and_configures() {
     assert_eq!(of_pod, pod.id.as_str(), "{event}");
     events.kill().await.expect("crictl is killed");
 
-    // A layer that was never counted is answered without it after a moment.
+    // A layer that was never counted is reported without its size at first.
     let stats = until("its layer is counted", || async {
         let asked = ["stats", "-s", "0", "-o", "json", "--id", &container.id];
         let stats = json(&daemon, &asked).await;

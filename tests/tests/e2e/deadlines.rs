@@ -1,4 +1,5 @@
-//! A caller's deadline: the answer is DEADLINE_EXCEEDED, whoever's clock is first, and nothing is orphaned (CRI-006).
+//! A caller's deadline: the answer is DEADLINE_EXCEEDED, whichever side detects it first, and no
+//! object is orphaned (CRI-006).
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tonic::{
 
 type Runtime<T> = cri::runtime_service_client::RuntimeServiceClient<T>;
 
-/// A client without a timer of its own: what it is told is the daemon's answer.
+/// A client without a timer of its own, so that the daemon makes the answer.
 async fn patient(
     daemon: &Daemon,
 ) -> Runtime<
@@ -33,7 +34,7 @@ async fn patient(
     Runtime::with_origin(service, Uri::from_static("http://localhost"))
 }
 
-/// The message with a deadline, as gRPC writes it.
+/// A message with a deadline in gRPC's format.
 fn within<T>(timeout: &'static str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let timeout = timeout.parse().expect("a header's value");
@@ -87,7 +88,7 @@ async fn what_a_late_caller_began_is_found_by_its_next_call() {
     assert_eq!(pods.len(), 1, "{pods:?}");
     assert_eq!(pods[0].id, id);
     let pod = cri.pod_by_id(&id, "again");
-    // Ignores the signal: the stop takes as long as it is given.
+    // Ignores the signal: the stop takes the complete grace period.
     let container = pod.run(
         "c",
         &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"],
@@ -98,7 +99,7 @@ async fn what_a_late_caller_began_is_found_by_its_next_call() {
         timeout: 1000,
     };
     overdue(client.stop_container(within("100m", stop)).await);
-    // The stop goes on without its caller, and the next one makes it shorter.
+    // The stop continues without its caller, and the next one shortens it.
     container.stop(Duration::ZERO).await.expect("StopContainer");
     pod.end().await;
     assert_eq!(cri.pods().await.len(), 0);

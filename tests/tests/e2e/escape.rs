@@ -1,4 +1,4 @@
-//! What an image or a container may try in order to get out, one test per attempt.
+//! Attempts of an image or a container to escape, one test per attempt.
 
 mod archives;
 mod bounds;
@@ -27,12 +27,13 @@ use cairn_tests::{
 };
 use serde_json::json;
 
-/// Descriptors that anything of ours could have open while a container is made.
+/// Descriptors that one of our programs could have open while a container is made.
 const DESCRIPTORS: std::ops::RangeInclusive<u32> = 3..=64;
-/// What leads from a directory of the host on to a root: from `/proc`, from a mount below `/`, from the directory itself.
+/// Paths from a host directory to a root: from `/proc`, from a mount below `/`, from the directory
+/// itself.
 const SUFFIXES: [&str; 4] = ["", "/1/root", "/..", "/../../.."];
 
-/// Mapped to the range of ids from 100,000 on.
+/// Mapped to the ids from 100,000 on.
 fn user_namespace() -> cri::UserNamespace {
     let ids = vec![cri::IdMapping {
         container_id: 0,
@@ -46,7 +47,7 @@ fn user_namespace() -> cri::UserNamespace {
     }
 }
 
-/// A pod whose containers live in a user namespace.
+/// A pod whose containers run in a user namespace.
 async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
     let cri = daemon.cri();
     let mut config = cri.pod_config(name);
@@ -54,8 +55,8 @@ async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
     cri.try_pod(config).await.expect("RunPodSandbox")
 }
 
-/// Starts a container in this directory. Where it does start, it must be in its own root and its program's working
-/// directory a path there; what it said comes back.
+/// Starts a container in this directory. If it starts, it must be in its own root with a working
+/// directory below it; returns its output.
 async fn start_in(pod: &Pod, name: &str, directory: &str, mapped: bool) -> Option<String> {
     let script = "pwd -P; cat /proc/self/mountinfo 2>/dev/null | wc -l; ls -d ../../../bin/busybox";
     let mut config = pod.cri.container_config(name, &["/bin/sh", "-c", script]);
@@ -141,7 +142,8 @@ async fn a_link_of_the_image_to_a_leaked_descriptor_makes_nothing_outside() {
     pod.end().await;
 }
 
-/// The working directory of execs is the container's: a link that the container changes after its start.
+/// An exec's working directory is in the container: a link that the container replaces after its
+/// start.
 #[tokio::test]
 async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() {
     let daemon = Daemon::start().await;
@@ -159,7 +161,7 @@ async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() 
         }
         let container = pod.try_create(config).await.expect("CreateContainer");
         container.start().await.expect("StartContainer");
-        // The last one changes the link under which this very shell runs, before it ends.
+        // The last command replaces the link under which this shell runs, before the shell ends.
         container
             .sh("mkdir /tmp/way && rmdir /tmp/work && ln -s way /tmp/work")
             .await;
@@ -181,7 +183,7 @@ async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() 
     }
 }
 
-/// Changes the container's files as a process in it would, when execs are refused.
+/// Changes the container's files as a process in it would, while execs are refused.
 async fn aim_from_inside(daemon: &Daemon, container: &Container, script: &str) {
     let status = container.try_status().await.expect("ContainerStatus");
     let info = status.info.get("info").cloned().unwrap_or_default();
@@ -198,7 +200,8 @@ async fn aim_from_inside(daemon: &Daemon, container: &Container, script: &str) {
     assert!(done.status.success(), "{script}: {done:?}");
 }
 
-/// A volume of logs is mounted in a container: it puts a link to a file of the host where its own log is reopened.
+/// A volume of logs is mounted in a container, which replaces its own log by a link to a host file
+/// before the log is reopened.
 #[tokio::test]
 async fn a_link_in_place_of_a_log_is_not_followed() {
     let daemon = Daemon::start().await;

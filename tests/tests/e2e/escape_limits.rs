@@ -1,4 +1,5 @@
-//! What a container, an image or a user of the host may use up, or reach where it lies.
+//! Resources that a container, an image or a host user may exhaust, and files that they must not
+//! reach.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -46,7 +47,8 @@ async fn sleeper(pod: &Pod, name: &str, mapped: bool) -> Container {
     container
 }
 
-/// By what stands in its files, as `du` counts: the file system is the machine's, and others write to it too.
+/// Returns the size of the directory's files, as `du` counts: others also write to the machine's
+/// file system.
 async fn written(daemon: &Daemon, dir: &Path) -> u64 {
     let du = daemon
         .yard
@@ -81,7 +83,7 @@ async fn a_container_that_fills_its_pods_files_fills_nothing_of_the_host() {
         after < before + 4096,
         "{before} kB before, {after} kB after"
     );
-    // Nor may programs or devices of the host be found there.
+    // These mounts must not allow programs or devices of the host.
     let mounts = container.sh("cat /proc/self/mountinfo").await;
     for at in ["/etc/hosts", "/dev/shm"] {
         let line = mounts.lines().find(|l| l.split(' ').nth(4) == Some(at));
@@ -90,7 +92,7 @@ async fn a_container_that_fills_its_pods_files_fills_nothing_of_the_host() {
             .expect("it is mounted");
         assert!(options.contains("nosuid,nodev,noexec"), "{at}: {options}");
     }
-    // Another pod has room for its own.
+    // Another pod has its own space.
     let other = daemon.cri().pod("other").await;
     sleeper(&other, "c", false)
         .await
@@ -102,7 +104,7 @@ async fn a_container_that_fills_its_pods_files_fills_nothing_of_the_host() {
     other.end().await;
 }
 
-/// Ids of pods and containers are no secret: the table of mounts has them.
+/// Ids of pods and containers are not secret: the mount table contains them.
 #[tokio::test]
 async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
     let daemon = Daemon::start().await;
@@ -119,7 +121,8 @@ async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
     }
     let mut paths: BTreeSet<String> = BTreeSet::new();
     for dir in ["state", "root"] {
-        // Directories of the test are closed to others themselves: what is asked is ours.
+        // The test's directories are closed to others: the check covers the daemon's own
+        // directories.
         let find = daemon
             .yard
             .command("find")
@@ -129,7 +132,7 @@ async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
         let found = String::from_utf8_lossy(&find.expect("find runs").stdout).into_owned();
         paths.extend(found.lines().map(str::to_owned));
     }
-    // The directories of single pods and containers themselves may be seen, and not entered.
+    // Directories of single pods and containers may be visible, but must not be accessible.
     let inside = |path: &&String| {
         let below = |dir: &str| {
             Path::new(path)
@@ -147,7 +150,7 @@ async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
     assert!(asked.iter().any(|p| p.ends_with("/tmp/root")), "{asked:?}");
     let list = daemon.path("asked");
     std::fs::write(&list, asked.join("\n") + "\n").expect("ours");
-    // As `root` was made by an administrator: open.
+    // Permissions of a `root` that an administrator made: open.
     let open = format!(
         "chmod 755 {} {}",
         daemon.path("").display(),
@@ -185,7 +188,7 @@ async fn a_system_call_newer_than_the_seccomp_profile_answers_enosys() {
         profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
         localhost_ref: String::new(),
     });
-    // For a program that can make any call: the host's perl.
+    // For a program that can make any system call: the host's perl.
     config.mounts = ["/usr", "/lib", "/lib64"]
         .into_iter()
         .filter(|dir| Path::new(dir).exists())
@@ -208,7 +211,8 @@ async fn a_system_call_newer_than_the_seccomp_profile_answers_enosys() {
         enosys,
         "one that no kernel has"
     );
-    // Known, and not allowed: reboot, and swapon; an old number that is not a call any more.
+    // Known calls that are forbidden: reboot and swapon; and an old number that is no longer a
+    // call.
     let (reboot, swapon) = if cfg!(target_arch = "x86_64") {
         ("169", "167")
     } else {
@@ -242,7 +246,7 @@ async fn the_daemon_raises_its_limit_of_open_files_and_gives_the_former_to_what_
     pod.end().await;
 }
 
-/// Seconds of processor time that a process has used.
+/// Returns the processor time of a process in seconds.
 fn used(daemon: &Daemon) -> f64 {
     let stat = daemon.yard.inside(format!("/proc/{}/stat", daemon.pid()));
     let stat = std::fs::read_to_string(stat).expect("it runs");
@@ -297,7 +301,7 @@ async fn a_full_table_of_descriptors_makes_nothing_spin_and_loses_no_exit() {
     limit_open_files(&daemon, open - 1).await;
     let error = late.start().await.expect_err("there is no descriptor left");
     assert!(error.message().contains("Too many open files"), "{error}");
-    // More clients than what the failed start gave back has room for, and ends to be noticed.
+    // More clients than the descriptors that the failed start released.
     let waiting: Vec<_> = (0..100)
         .map(|_| std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it listens"))
         .collect();
@@ -310,7 +314,7 @@ async fn a_full_table_of_descriptors_makes_nothing_spin_and_loses_no_exit() {
         .await;
     assert!(killed.expect("kill runs").status.success());
     let before = used(&daemon);
-    tokio::time::sleep(Duration::from_secs(3)).await; // How much it uses in this time is what is measured.
+    tokio::time::sleep(Duration::from_secs(3)).await; // this period is measured
     let spent = used(&daemon) - before;
     assert!(spent < 1.0, "{spent} s of 3 s");
     limit_open_files(&daemon, 8192).await;
@@ -321,7 +325,8 @@ async fn a_full_table_of_descriptors_makes_nothing_spin_and_loses_no_exit() {
     pod.end().await;
 }
 
-/// The directory of a pod's logs is a volume of a container: it puts a link in place of a directory on the way to a log.
+/// A container has the directory of its pod's logs as a volume: it replaces a directory in the path
+/// of a log by a link.
 #[tokio::test]
 async fn a_link_in_place_of_a_logs_directory_is_not_followed() {
     let daemon = Daemon::start().await;

@@ -25,7 +25,7 @@ async fn next(stream: &mut Stream) -> Result<cri::ContainerEventResponse, tonic:
     Ok(message.expect("the stream has no end of its own"))
 }
 
-/// All events up to the deletion of `last`, which is among them.
+/// Returns all events up to and including the deletion of `last`.
 async fn until_deleted(stream: &mut Stream, last: &str) -> Vec<cri::ContainerEventResponse> {
     let mut events = Vec::new();
     loop {
@@ -140,7 +140,7 @@ async fn an_exit_is_seen_without_being_asked_for() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("seen").await;
     let container = pod.run("c", &["sleep", "0.1"]).await;
-    until("List tells the exit", || async {
+    until("the list has the exit", || async {
         let list = pod.cri.containers().await;
         let state = list.iter().find(|c| c.id == container.id)?.state();
         (state == ContainerState::ContainerExited).then_some(())

@@ -1,5 +1,5 @@
-//! Evictions, and the order in which the answer to CreateContainer is carried out (12.2): evictions
-//! are handed over, updates of others are applied, then the adjustment is.
+//! Evictions, and the order in which the answer to CreateContainer is applied (12.2): evictions,
+//! updates of other containers, then the adjustment.
 
 use cairn_tests::{
     Daemon, Setup,
@@ -35,7 +35,7 @@ fn limit(container: &str) -> ContainerUpdate {
     update
 }
 
-/// A plugin that answers the creation of "new", and of nothing else.
+/// The plugin answers the creation of "new" only.
 fn answers_new(plugin: &Plugin, answer: CreateContainerResponse) {
     plugin.answers(move |_, container| match container.name.as_str() {
         "new" => answer.clone(),
@@ -48,7 +48,7 @@ async fn memory_limit(container: &Container) -> i64 {
     resources.map_or(0, |linux| linux.memory_limit_in_bytes)
 }
 
-/// The specs on disk: one for each container that was made with its adjustment.
+/// Returns the number of specs on disk: one for each container whose adjustment was applied.
 fn specs(daemon: &Daemon) -> usize {
     look::tree(&daemon.path("root/specs")).len()
 }
@@ -59,7 +59,7 @@ async fn two_sleepers(pod: &Pod) -> (Container, Container) {
 
 #[tokio::test]
 async fn contract_c04_an_eviction_is_handed_over_before_updates_and_those_before_the_adjustment() {
-    // The update of another container never ends: what comes before it is done, nothing after it.
+    // The update of another container never ends: earlier steps are done, later ones are not.
     let setup = Setup::default().env("CAIRN_FAULT", "container.update.cgroup=hang");
     let daemon = Daemon::with(setup).await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
@@ -115,7 +115,7 @@ async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
     daemon.cri().pod_by_id(&pod.id, "p").end().await;
 }
 
-/// The event log's lines that have all these words.
+/// Returns the event log's lines that contain all these words.
 async fn told(daemon: &Daemon, words: &[&str]) -> Vec<String> {
     let log = stdout(&daemon.cairn(&["timeline", "--json"]).await);
     let has = |line: &&str| words.iter().all(|word| line.contains(word));
@@ -131,7 +131,7 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
     let errors = info(&daemon, "10-updater").await["errors"].as_u64();
     assert_eq!(errors, Some(0));
 
-    // In an answer.
+    // In an answer to an event.
     let gone = ContainerEviction {
         container_id: nobody.clone(),
         ..Default::default()
@@ -168,7 +168,7 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
         "{shown}"
     );
 
-    // Of its own accord, also where it would change nothing.
+    // On the plugin's initiative, even if it changes nothing.
     let nothing = ContainerUpdate {
         container_id: nobody.clone(),
         ..Default::default()
@@ -239,7 +239,7 @@ async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
     let before = info(&daemon, "10-brittle").await["calls"].as_u64();
     plugin.does(Event::RunPodSandbox, Deed::Die);
     let second = cri.pod("second").await;
-    let shown = until("it is gone", || async {
+    let shown = until("it has ended", || async {
         let shown = info(&daemon, "10-brittle").await;
         (shown["state"] == "gone").then_some(shown)
     })

@@ -45,16 +45,16 @@ async fn a_timed_out_exec_dies_with_all_its_descendants() {
     let container = pod.sleeper("c").await;
     let before = look::cgroup_pids(daemon.cgroup_parent()).len();
     let start = Instant::now();
-    // One descendant in a session of its own, one that ignores signals, one plain.
+    // Descendants: one in a session of its own, one that ignores signals, one plain.
     let script = "setsid sleep 1001 & (trap '' TERM INT HUP; sleep 1002) & sleep 1003";
     let error = container
         .try_exec(&["sh", "-c", script], 1)
         .await
         .expect_err("it runs too long");
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
-    // The sleeps are of more than a quarter of an hour.
+    // The sleeps take more than a quarter of an hour.
     assert!(start.elapsed() < Duration::from_secs(120));
-    cairn_tests::until("its processes are gone", || async {
+    cairn_tests::until("its processes have ended", || async {
         (look::cgroup_pids(daemon.cgroup_parent()).len() == before).then_some(())
     })
     .await;
@@ -76,7 +76,7 @@ async fn exec_does_not_wait_for_background_children() {
         .await
         .expect("ExecSync");
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"));
-    // A shell that has not become it yet is called otherwise.
+    // The shell has another name until it executes the program.
     cairn_tests::until("its child runs on", || async {
         let left = container.exec(&["ps", "-o", "args"]).await;
         let left = left.lines().filter(|line| *line == "sleep 1234").count();

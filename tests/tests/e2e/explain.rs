@@ -1,4 +1,5 @@
-//! `cairn explain`: what each plugin made of a container, who owns what, and why one was refused.
+//! `cairn explain`: each plugin's changes to a container, the owners, and the reason of a
+//! rejection.
 
 use cairn_tests::{
     Daemon,
@@ -74,7 +75,7 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
-    // What has no order does not show as changed: sets of capabilities, mounts that are sorted anew.
+    // Changes of order are not shown: sets of capabilities, sorted mounts.
     assert!(!text.contains("CAP_"), "{text}");
     let gone = |line: &&str| line.starts_with('-') && line.contains("destination");
     assert_eq!(text.lines().find(gone), None, "{text}");
@@ -83,9 +84,9 @@ async fn each_change_is_shown_with_its_owner_between_the_two_specs() {
     let (some, all) = (text.lines().count(), full.lines().count());
     assert!(
         some * 2 < all,
-        "{some} of {all} lines: what nobody changed is left out\n{text}"
+        "{some} of {all} lines: unchanged values are omitted\n{text}"
     );
-    // By the beginning of its id, by its name, and by its pod's.
+    // By a prefix of its id, by its name, and by its pod's name.
     for name in [&container.id[..12], "web", "p/web"] {
         let explained = explained(&daemon, name).await;
         assert_eq!(explained["container"]["id"], container.id.as_str());
@@ -223,7 +224,8 @@ async fn a_name_that_says_too_little_or_nothing_is_refused_in_one_line() {
 
 const MIB: i64 = 1 << 20;
 
-/// Each update of a container: plugin, call, path, values before and after, and whether it failed.
+/// Returns each update of a container: plugin, call, path, values before and after, and whether it
+/// failed.
 fn updates(explained: &Value) -> Vec<Value> {
     let updates = explained["updates"].as_array().expect("a list");
     let one = |update: &Value| {
@@ -241,7 +243,8 @@ fn updates(explained: &Value) -> Vec<Value> {
     updates.iter().map(one).collect()
 }
 
-/// A plugin that pins containers when it is synchronized, and caps what a client requests.
+/// A plugin that pins containers when it is synchronized, and limits the values that a client
+/// requests.
 async fn pinner(daemon: &Daemon) -> Stub {
     let handlers = Handlers::new()
         .synchronize(|_, containers| async move {
@@ -320,7 +323,7 @@ async fn updates_of_a_container_that_a_plugin_never_saw_created_are_events_also_
     daemon.kill_and_restart().await;
     let after = explained(&daemon, "web").await;
     assert_eq!(updates(&after), expected);
-    // The difference of the specs is what plugins changed, and no more.
+    // The specs differ only in the plugins' changes.
     let (base, spec) = (&after["base"], &after["spec"]);
     assert_eq!(
         base.pointer("/linux/resources/memory/limit"),
@@ -341,12 +344,12 @@ async fn updates_of_a_container_that_a_plugin_never_saw_created_are_events_also_
         "by 10-pinner (Synchronize) failed",
         "update by 10-pinner (UpdateContainers) failed",
     ] {
-        // Lines are folded at 100 columns.
+        // Lines are wrapped at 100 columns.
         let words: Vec<_> = text.split_whitespace().collect();
         assert!(words.join(" ").contains(line), "{line:?} is not in\n{text}");
     }
 
-    // By its pod's id, and when both are removed.
+    // By its pod's id, also after both are removed.
     let pod_id = pod.id.clone();
     for state in ["running", "removed"] {
         if state == "removed" {

@@ -1,4 +1,4 @@
-//! Clients that vanish in the middle of a call, and come back.
+//! Clients that disconnect during a call, and reconnect.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
@@ -14,13 +14,13 @@ use cairn_tests::{
 use nri::proto::Event;
 use tonic::Code;
 
-/// A client of its own connection, so that it can vanish.
+/// A client with its own connection, which can be closed.
 async fn another(daemon: &Daemon) -> Cri {
     let client = Client::connect(&daemon.socket()).await.expect("it serves");
     Cri::new(client, &daemon.path(""), daemon.cgroup_parent())
 }
 
-/// Waits until the daemon has seen the end of the other client's connection.
+/// Waits until the daemon has detected the end of the other client's connection.
 async fn is_noticed(daemon: &Daemon) {
     until("the daemon has noticed", || async {
         let links = daemon.lines(&["ss", "-xH", "state", "established"]).await;
@@ -64,7 +64,7 @@ async fn a_client_that_vanished_in_run_pod_sandbox_gets_its_pod_when_it_comes_ba
     assert_eq!(
         again.expect("that answer may be lost too").id,
         listed.id,
-        "nobody has named it yet"
+        "no client has used its id yet"
     );
     cri.pod_status(&pod.id).await.expect("its status");
     let again = cri.try_pod(config).await.expect_err("now it knows");
@@ -144,8 +144,8 @@ async fn a_client_whose_daemon_died_before_the_answer_gets_its_pod_and_its_conta
     pod.end().await;
 }
 
-/// A CNI program whose ADD waits for the file `go`, and fails if there is the file `refuse`; its DEL fails until there is
-/// the file `heal`.
+/// A CNI program whose ADD waits for the file `go`, and fails if the file `refuse` exists. Its DEL
+/// fails until the file `heal` exists.
 const BROKEN: &str = r#"#!/bin/sh
 here=${0%/*}
 fail() { echo '{"cniVersion":"1.0.0","code":100,"msg":"broken on purpose"}'; exit 1; }
@@ -199,7 +199,7 @@ async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
     let (dir, mut daemon) = with_broken_network().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "veto").await;
     plugin.does(Event::RunPodSandbox, Deed::Error("no".into()));
-    // It stays once an ADD has succeeded.
+    // The directory remains after the first successful ADD.
     fs::create_dir_all(daemon.path("root/cni/results")).expect("a directory");
     let before = daemon.inventory().await;
     let first = another(&daemon).await;
@@ -231,7 +231,7 @@ async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
         says.iter().all(|word| again.message().contains(word)),
         "{again}"
     );
-    // The next daemon knows of it, and tries again to undo it.
+    // The next daemon has the record, and retries the undo.
     daemon.kill_and_restart().await;
     let cri = daemon.cri();
     let listed = cri.pods().await.pop().expect("it is listed still");

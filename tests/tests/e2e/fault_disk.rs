@@ -1,4 +1,5 @@
-//! A disk of 8 MB that fills up under the daemon: what ran goes on, what ended is told, and it heals.
+//! A disk of 8 MB that fills up under the daemon: containers continue, ends are reported, and the
+//! daemon recovers.
 
 use std::{
     fs::{self, File},
@@ -18,7 +19,7 @@ use cairn_tests::{
     pod::Pod,
 };
 
-/// A daemon whose records, images and roots lie on a file system of 8 MB, and its logs on it too.
+/// A daemon whose records, images, roots and logs are on a file system of 8 MB.
 async fn on_a_small_disk() -> Daemon {
     let mut daemon = Daemon::new(Setup::default()).await;
     let (image, root) = (daemon.path("disk.img"), daemon.path("root"));
@@ -43,7 +44,7 @@ fn done(output: std::io::Result<std::process::Output>) {
     assert!(output.status.success(), "{}", shown(&output));
 }
 
-/// Takes every byte that is left, and gives it back when dropped.
+/// Uses all free space; releases it when dropped.
 struct Filler(PathBuf);
 
 impl Filler {
@@ -70,7 +71,7 @@ const ENDING: [&str; 3] = [
     "while [ ! -e /dev/shm/die ]; do sleep 0.05; done; exit 9",
 ];
 
-/// Ends a container of this kind: the pod's shm is not on the disk.
+/// Ends a container of this kind through the pod's shm, which is not on the disk.
 fn end(daemon: &Daemon, pod: &Pod) {
     let shm = daemon.path("state/pods").join(&pod.id).join("shm/die");
     File::create(daemon.yard.inside(shm)).expect("the pod's shm takes it");
@@ -174,10 +175,11 @@ async fn on_a_full_disk_requests_fail_by_name_removals_work_and_everything_heals
     again.end().await;
 }
 
-/// What each line of it ends with.
+/// The end of each of its lines.
 const TAIL: &str = "-0123456789012345678901234567890123456789";
 
-/// The lines of a log. Where the disk was full a record is torn anywhere, before its content too: it is a line like others.
+/// Returns the lines of a log. When the disk was full, a record may be cut at any byte, also before
+/// its content; it counts as a line.
 fn lines(container: &Container) -> Vec<String> {
     let log = fs::read(&container.log).unwrap_or_default();
     let line = |record: &[u8]| match criclog::parse(record) {
@@ -236,7 +238,7 @@ async fn lines_that_were_written_before_the_disk_was_full_are_there_and_lines_fo
     let numbers = lines.iter().filter_map(number);
     assert!(
         numbers.is_sorted_by(|one, next| one < next),
-        "none is told twice"
+        "none is reported twice"
     );
     daemon.cri().pod_by_id(&pod.id, "lines").end().await;
 }
@@ -249,7 +251,8 @@ async fn events_that_a_full_disk_refuses_are_shown_and_are_in_the_files_when_the
     let full = Filler::new(&daemon);
     end(&daemon, &pod);
     assert_eq!(container.exited().await.exit_code, 9);
-    // Each is refused: more of them than what is free in the last block of the file takes.
+    // Each fails, and its event is recorded: together more than fits in the free part of the file's
+    // last block.
     for _ in 0..30 {
         container.start().await.expect_err("it has ended");
     }
@@ -274,7 +277,8 @@ async fn events_that_a_full_disk_refuses_are_shown_and_are_in_the_files_when_the
     assert!(all.iter().copied().eq(1..=all.len() as u64), "{all:?}");
 }
 
-/// Of events, a line each; a line that is none has the number 0. What has no end yet is being written.
+/// Returns the numbers of the events, one per line; 0 for an invalid line. An incomplete last line
+/// is still being written.
 fn numbers(lines: &str) -> Vec<u64> {
     let number = |line: &str| {
         let event = serde_json::from_str::<serde_json::Value>(line).unwrap_or_default();

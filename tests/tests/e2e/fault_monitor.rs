@@ -1,4 +1,5 @@
-//! Monitors that do not answer, are left behind, or were never launched: nothing of it makes a pod unstoppable.
+//! Monitors that do not answer, remain after a crash, or were never launched: every pod can still
+//! be stopped.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +20,7 @@ use tonic::Code;
 
 const SIGSTOP: i32 = 19;
 
-/// The monitor of a container, in the yard's numbers.
+/// Returns the pid of a container's monitor in the yard.
 async fn monitor_of(daemon: &Daemon, container: &Container) -> i32 {
     let pid = container.pid().await.expect("a pid");
     let proc = daemon.yard.inside(format!("/proc/{pid}"));
@@ -51,7 +52,7 @@ async fn a_stopped_monitor_makes_nothing_unstoppable() {
     daemon.yard.kill(monitor, SIGSTOP).await;
     let begun = Instant::now();
     let exec = container.try_exec(&["true"], 2).await;
-    let exec = exec.expect_err("nobody runs it");
+    let exec = exec.expect_err("its monitor does not run");
     assert_eq!(exec.code(), Code::DeadlineExceeded, "{exec}");
     assert!(
         begun.elapsed() < Duration::from_secs(12),
@@ -112,7 +113,7 @@ async fn a_daemon_that_died_before_it_wrote_the_launch_file_leaves_a_pod_that_ca
     let before = daemon.inventory().await;
     let pod = daemon.cri().pod("launch").await;
     daemon.kill().await;
-    // What the crash leaves: the directory, and in it a file of no length.
+    // The state after such a crash: the directory with an empty file.
     let dir = pause_dir(&daemon, &pod);
     fs::create_dir_all(&dir).expect("made");
     fs::write(dir.join("launch"), "").expect("made");
@@ -129,11 +130,11 @@ async fn the_monitor_of_a_killed_pause_process_ends_with_its_pod() {
     let pid = text.lines().find_map(|line| line.strip_prefix("pid="));
     let pid: i32 = pid.expect("a pid").parse().expect("a number");
     daemon.yard.kill(pid, 9).await;
-    until("the pause process is gone", || async {
+    until("the pause process has ended", || async {
         (!daemon.yard.inside(format!("/proc/{pid}/root")).exists()).then_some(())
     })
     .await;
-    assert_eq!(monitors(&daemon).len(), 1, "its monitor tells of it");
+    assert_eq!(monitors(&daemon).len(), 1, "its monitor remains");
     pod.end().await;
     no_monitor_is_left(&daemon).await;
 }
@@ -150,7 +151,7 @@ async fn a_monitor_that_no_record_owns_ends_at_the_next_start() {
     assert!(!pause_dir(&daemon, &pod).exists());
 }
 
-/// Lets the daemon open so many files; soft limits may go up again.
+/// Sets the daemon's limit of open files; a soft limit may be raised again.
 async fn limit_files(daemon: &Daemon, files: u64) {
     let (pid, files) = (
         format!("--pid={}", daemon.pid()),
@@ -170,7 +171,8 @@ async fn an_exec_for_which_the_daemon_has_no_descriptors_fails_and_its_container
     let names = fds.map(|fd| fd.expect("an entry").file_name());
     let open: BTreeSet<u64> = names.filter_map(|n| n.to_str()?.parse().ok()).collect();
     let mut refused = Vec::new();
-    // The limit is one of numbers, not of how many there are: so many below it are free.
+    // The limit applies to descriptor numbers, not to their count: leave this many numbers below it
+    // free.
     for spare in 0..4 {
         let taken = (0..).filter(|n| !open.contains(n)).nth(spare);
         limit_files(&daemon, taken.expect("numbers do not end")).await;

@@ -1,4 +1,5 @@
-//! Records that cannot be read, because a disk tore them or a newer cairn wrote them: what they describe goes on.
+//! Records that are unreadable, because the disk damaged them or a newer cairn wrote them: their
+//! objects continue to run.
 
 use std::{
     fs,
@@ -20,7 +21,7 @@ use nri::proto::{ContainerUpdate, LinuxContainerUpdate, LinuxCpu, LinuxResources
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tonic::Code;
 
-/// Makes a record one of a schema to come, or takes it back.
+/// Changes the schema of a record to an unsupported one, or back.
 fn set_schema(record: &Path, schema: u32) {
     let text = fs::read_to_string(record).expect("the record is there");
     let at = text.find("\"schema\": ").expect("it has a schema") + "\"schema\": ".len();
@@ -47,11 +48,11 @@ const TICKING: [&str; 3] = [
     "i=0; while :; do echo $i; i=$((i+1)); sleep 0.1; done",
 ];
 
-/// It writes on, and it is the same process.
+/// Checks that it still writes, in the same process.
 async fn goes_on(daemon: &Daemon, container: &Container, pid: u32) {
     assert!(
         daemon.yard.inside(format!("/proc/{pid}/root")).exists(),
-        "its process is gone"
+        "its process has ended"
     );
     let seen = container.lines().len();
     until("its log goes on", || async {
@@ -69,7 +70,7 @@ fn in_hand(daemon: &Daemon, pod: &Pod, container: &Container) -> (Pod, Container
     )
 }
 
-/// What Kubernetes' client of CRI asks of a status before it shows it to the kubelet.
+/// The checks of a status by Kubernetes' CRI client, before it reaches the kubelet.
 fn passes_the_clients_checks(status: &ContainerStatus) {
     let image = status.image.clone().unwrap_or_default();
     for (what, there) in [
@@ -86,7 +87,7 @@ fn passes_the_clients_checks(status: &ContainerStatus) {
     }
 }
 
-/// What `cairn status` says of records, and whether all can be read.
+/// Returns the records part of `cairn status`, and whether all records are readable.
 async fn records(daemon: &Daemon) -> (bool, String) {
     let output = daemon.cairn(&["status", "--output", "json"]).await;
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -109,7 +110,7 @@ async fn a_downgrade_and_an_upgrade_keep_every_running_container() {
     ];
     daemon.kill().await;
     records.iter().for_each(|record| set_schema(record, 99));
-    // Twice: what the first start leaves is what the second finds.
+    // Twice: the second start uses the state that the first one leaves.
     for _ in 0..2 {
         daemon.serve().await;
         let (pod, container) = in_hand(&daemon, &pod, &container);
@@ -121,7 +122,7 @@ async fn a_downgrade_and_an_upgrade_keep_every_running_container() {
         passes_the_clients_checks(&status);
         assert_eq!(status.image_ref, was.image_ref);
         assert_eq!(status.created_at, was.created_at);
-        // A kubelet knows them by these.
+        // A kubelet identifies the objects by these.
         let listed = daemon.cri().pods().await.pop().expect("the pod is listed");
         assert_eq!(listed.labels, pod.config.labels);
         assert_eq!(listed.metadata, pod.config.metadata);
@@ -303,8 +304,8 @@ async fn an_empty_record_is_held_and_goes_when_the_machine_has_rebooted() {
     daemon.leaves_only(&before).await;
 }
 
-/// The update of a plugin is held where it reads the container's spec: in the spec's place is a pipe that nobody has
-/// written to yet.
+/// A plugin's update blocks when it reads the container's spec, which is replaced by a pipe without
+/// a writer.
 #[tokio::test]
 async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() {
     let daemon = Daemon::start().await;
@@ -333,7 +334,7 @@ async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() 
     };
     let runtime = plugin.runtime();
     let asked = tokio::spawn(async move { runtime.update_containers(vec![update], vec![]).await });
-    // It opens once somebody reads.
+    // Opening it succeeds when the update reads.
     let mut pipe = until("the update reads the spec", || async {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         open(&spec, flags, Mode::empty()).ok().map(fs::File::from)

@@ -1,4 +1,4 @@
-//! Steps of a removal that cannot be carried out: named, and no wall.
+//! Failing steps of a removal: reported by name, and not blocking later attempts.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ const CONFLIST: &str = r#"{ "cniVersion": "1.0.0", "name": "testnet", "plugins":
     "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.77.0.0/24" }]] } },
   { "type": "passer" } ] }"#;
 
-/// A program that does `on_del` at DEL and passes the result on at ADD.
+/// Installs a program that runs `on_del` at DEL, and passes the result on at ADD.
 fn install(at: &Path, on_del: &str) {
     let script = format!(
         "#!/bin/sh\ncase $CNI_COMMAND in\nADD) exec python3 -c 'import json,sys; print(json.dumps(json.load(sys.stdin)[\"prevResult\"]))' ;;\nDEL) {on_del} ;;\nesac\n"
@@ -24,7 +24,7 @@ fn install(at: &Path, on_del: &str) {
     fs::set_permissions(at, mode).expect("made a program");
 }
 
-/// A daemon whose programs lie where the test can take one away.
+/// A daemon with its CNI programs in a directory from which the test can remove one.
 async fn daemon(on_del: &str) -> (TempDir, Daemon) {
     let programs = tempfile::Builder::new()
         .prefix(PREFIX)
@@ -57,7 +57,7 @@ async fn a_pod_whose_cni_program_is_gone_can_be_removed_after_some_tries() {
         failures += 1;
         assert!(failures < 10, "it is never removed: {error}");
     }
-    assert!(failures > 1, "a program may be gone for a moment");
+    assert!(failures > 1, "a program may be missing for a moment");
     pod.end().await;
     daemon.leaves_only(&before).await;
 }

@@ -1,4 +1,4 @@
-//! Trees that a container shapes: deeper than a stack, removed without one.
+//! Trees made by a container that are too deep for a recursive removal.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use cairn_tests::{
     until::until_within,
 };
 
-/// A call per level needs a hundred bytes of a stack and more, and a thread has two megabytes.
+/// Recursion needs more than a hundred bytes of stack per level, and a thread has two megabytes.
 const DEEPER_THAN_A_STACK: usize = 30_000;
 
-/// A container of an image with a VOLUME, and such trees in that and in its own layer.
+/// Makes a container of an image with a VOLUME, and trees of these depths in the volume and in its
+/// own layer.
 async fn digger(daemon: &Daemon, volume: usize, layer: usize) -> (Pod, Container) {
     let image = Image::busybox("localhost/cairn-test/volume:1")
         .layer(Layer::default().dir("data", 0o755))
@@ -61,7 +62,7 @@ async fn a_tree_deeper_than_a_stack_is_removed_with_its_container() {
 async fn recovery_removes_a_tree_deeper_than_a_stack() {
     let mut daemon = Daemon::start().await;
     let (pod, container) = digger(&daemon, DEEPER_THAN_A_STACK, DEEPER_THAN_A_STACK).await;
-    // Something is mounted in it, so that its removal cannot be over before anybody looks.
+    // A mount in the volume keeps its removal from ending before the check.
     let volumes = daemon.path("root/volumes").join(&container.id);
     let [volume] = &cairn_tests::look::subdirs(&volumes)[..] else {
         panic!("it has one volume");
@@ -70,7 +71,7 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
     daemon.lines(&["mkdir", &busy]).await;
     daemon.lines(&["mount", "-t", "tmpfs", "busy", &busy]).await;
     daemon.kill().await;
-    // As if the daemon had died in the removal: nothing owns the tree any more.
+    // Simulates a daemon that died during the removal: no record owns the tree any more.
     let record = format!("root/containers/{}.json", container.id);
     std::fs::remove_file(daemon.path(&record)).expect("the record is there");
     daemon.serve().await;
@@ -87,8 +88,9 @@ async fn recovery_removes_a_tree_deeper_than_a_stack() {
 }
 
 async fn emptied_trash(daemon: &Daemon) {
-    // A few hundred megabytes of directories, for a disk that may be busy; nobody waits for them.
-    let left = "the trees are gone from the trash too";
+    // A few hundred megabytes of directories, on a disk that may be busy; no call waits for their
+    // removal.
+    let left = "the trees are removed from the trash, too";
     until_within(left, Duration::from_secs(600), || async {
         cairn_tests::look::subdirs(&daemon.path("root/images/trash"))
             .is_empty()

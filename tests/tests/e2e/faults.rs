@@ -1,8 +1,9 @@
 //! The crash matrix: every fault point of the daemon, once as an error and once as a crash.
 //!
-//! The points are read from the daemon's sources, so that none can be forgotten. An error: the call
-//! fails naming the point, leaves nothing, and a retry works. A crash: after a restart everything
-//! that was begun is undone or can be removed, and the same life works again.
+//! The points are read from the daemon's sources, so that the matrix is complete. After an error,
+//! the call fails with the name of the point, leaves nothing behind, and a retry succeeds. After a
+//! crash and a restart, all interrupted work is undone or can be removed, and the same life
+//! succeeds.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -16,7 +17,7 @@ use cairn_tests::{
 };
 use tonic::Status;
 
-/// The names of all fault points whose name begins so.
+/// Returns the names of all fault points with this prefix.
 fn points(prefix: &str) -> BTreeSet<String> {
     let mut names = all_points();
     names.retain(|name| name.starts_with(prefix));
@@ -44,7 +45,7 @@ fn all_points() -> BTreeSet<String> {
     names
 }
 
-/// A daemon in which one pod came and went, so that what is made once is made.
+/// A daemon in which one pod was run and removed, so that all one-time resources exist.
 async fn ready() -> Daemon {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("warm-up").await;
@@ -53,7 +54,7 @@ async fn ready() -> Daemon {
     daemon
 }
 
-/// Starts the daemon anew with a fault armed, or with none.
+/// Restarts the daemon with a fault armed, or without one.
 async fn arm(daemon: &mut Daemon, fault: Option<&str>) {
     if daemon.yard.ending(daemon.pid()).is_none() {
         daemon.terminate().await;
@@ -64,12 +65,12 @@ async fn arm(daemon: &mut Daemon, fault: Option<&str>) {
     daemon.serve().await;
 }
 
-/// How often a call of a life failed, with the texts.
+/// The texts of the failed calls of a life.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
 impl Failures {
-    /// Notes a failure; answers whether there was one.
+    /// Records a failure; returns the value on success.
     fn note<T>(&mut self, step: &str, result: Result<T, Status>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -87,7 +88,7 @@ const SLEEPER: [&str; 3] = [
     "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done",
 ];
 
-/// A life in which each step that fails is tried once more, and must then succeed.
+/// Runs a life in which each failed step is retried once, and must then succeed.
 async fn life_with_retries(daemon: &Daemon, name: &str, failures: &mut Failures) {
     let cri = daemon.cri();
     let before = daemon.inventory().await;
@@ -153,7 +154,7 @@ async fn life_with_retries(daemon: &Daemon, name: &str, failures: &mut Failures)
     }
 }
 
-/// Starts a container; if that fails, the failure is kept in it, and another one starts.
+/// Starts a container. If that fails, records the failure and starts another one.
 async fn started(pod: &Pod, container: Container, failures: &mut Failures) -> Container {
     if failures
         .note("StartContainer", container.start().await)
@@ -177,7 +178,7 @@ async fn started(pod: &Pod, container: Container, failures: &mut Failures) -> Co
     container
 }
 
-/// A life until the daemon dies in it; what fails then is no surprise.
+/// Runs a life until the daemon crashes; failures after that are expected.
 async fn life_until_crash(daemon: &Daemon, name: &str) -> Result<(), Status> {
     let cri = daemon.cri();
     let pod = cri.try_pod(cri.pod_config(name)).await?;
@@ -190,7 +191,8 @@ async fn life_until_crash(daemon: &Daemon, name: &str) -> Result<(), Status> {
     pod.remove().await
 }
 
-/// An error at a point: told by its name, nothing left, a retry works. Answers whether it fired.
+/// Tests an error at a point: reported by its name, no leftovers, a retry succeeds. Returns whether
+/// it fired.
 async fn fails_once(daemon: &mut Daemon, point: &str) -> bool {
     arm(daemon, Some(&format!("{point}=error"))).await;
     let before = daemon.inventory().await;
@@ -213,8 +215,8 @@ async fn fails_once(daemon: &mut Daemon, point: &str) -> bool {
     !failures.0.is_empty()
 }
 
-/// A crash at a point: after a restart nothing is left that cannot be removed, and life goes on.
-/// Answers whether the daemon crashed.
+/// Tests a crash at a point: after a restart all leftovers can be removed, and a new life succeeds.
+/// Returns whether the daemon crashed.
 async fn crashes_once(daemon: &mut Daemon, point: &str) -> bool {
     arm(daemon, Some(&format!("{point}=abort"))).await;
     let before = daemon.inventory().await;
@@ -253,7 +255,7 @@ async fn crashes_once(daemon: &mut Daemon, point: &str) -> bool {
     true
 }
 
-/// Both, at each point whose name begins so.
+/// Tests both at each point with this prefix.
 async fn matrix(prefix: &str) {
     let mut daemon = ready().await;
     for point in points(prefix) {
@@ -268,7 +270,7 @@ async fn matrix(prefix: &str) {
     }
 }
 
-/// The beginnings of names that the tests below go through.
+/// The prefixes of the tests below.
 const BEGINNINGS: [&str; 10] = [
     "pod.start.",
     "pod.stop.",
@@ -326,7 +328,7 @@ async fn faults_while_what_a_container_had_is_given_back() {
     for point in points("container.exit.") {
         let reached = crashes_once(&mut daemon, &point).await;
         assert!(reached, "{point}=abort is never reached");
-        // No call fails by it: the container's removal does the rest.
+        // No call fails at this point: the container's removal completes the step.
         arm(&mut daemon, Some(&format!("{point}=error"))).await;
         let before = daemon.inventory().await;
         let mut failures = Failures::default();
@@ -345,7 +347,7 @@ async fn faults_at_each_write_of_a_record() {
     let mut daemon = ready().await;
     for kind in ["store.pod", "store.container", "store.spec"] {
         let mut fired = 0;
-        // The n-th write of a life, until a life has no such write.
+        // The n-th write of a life, until a life has fewer writes.
         while crashes_once(&mut daemon, &format!("{kind}@{}", fired + 1)).await {
             fired += 1;
         }

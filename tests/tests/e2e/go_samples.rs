@@ -1,11 +1,11 @@
-//! Plugins that upstream wrote as samples, built unmodified from the Go module (`hack/peers`).
+//! Sample plugins of upstream, built unmodified from the Go module (`hack/peers`).
 //!
-//! Only one can be had as a module: `ulimit-adjuster` of v0.4.0, which lies inside the main module
-//! of that version. The others are modules of their own without a release.
+//! Only one is available as a module: `ulimit-adjuster` of v0.4.0, which is inside the main module
+//! of that version. The others are separate modules without a release.
 
 use cairn_tests::{Daemon, Setup, bins};
 
-/// The value it wants: a YAML list, by container.
+/// Its annotation: a YAML list, by container.
 fn ulimits(container: &str, yaml: &str) -> (String, String) {
     let key = format!("ulimits.nri.containerd.io/container.{container}");
     (key, yaml.to_owned())
@@ -26,7 +26,7 @@ async fn go_samples_the_ulimit_adjuster_sets_limits_and_refuses_nonsense() {
     ]);
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let few = pod.sleeper("few").await;
-    // busybox reads the limits of its own process, which init's limits are passed on to.
+    // busybox reads the limits of its own process, which inherits init's limits.
     let limits = few.exec(&["cat", "/proc/1/limits"]).await;
     let row = |name: &str| {
         let line = limits.lines().find(|line| line.starts_with(name));
@@ -36,7 +36,7 @@ async fn go_samples_the_ulimit_adjuster_sets_limits_and_refuses_nonsense() {
     };
     assert_eq!(row("Max open files"), ["432", "765"]);
     assert_eq!(row("Max core file size"), ["0", "0"]);
-    // Who is not named in an annotation keeps what the runtime gives.
+    // A container without an annotation keeps the runtime's limits.
     let other = pod.sleeper("other").await;
     let limits = other.exec(&["cat", "/proc/1/limits"]).await;
     assert!(!limits.contains(" 765 "), "{limits}");

@@ -1,17 +1,17 @@
-//! Nobody waits for somebody else's grace period.
+//! A grace period delays only its own container.
 
 use std::time::Duration;
 
 use cairn_tests::{Daemon, Setup, cri::ContainerState, plugin::Plugin, until};
 use nri::proto::Event;
 
-/// Says when SIGTERM reached it, and stays.
+/// Reports SIGTERM and continues.
 const STUBBORN: &str = "trap 'echo told' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
 const LONG: Duration = Duration::from_secs(3600);
-/// Far below the grace, far above what any step takes.
+/// Far below the grace period, far above the time of any step.
 const SOON: Duration = Duration::from_secs(60);
 
-/// What must not take as long as the grace.
+/// Waits for a future that must not take as long as the grace period.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(SOON, what).await;
     done.expect("it does not wait for the grace")
@@ -76,7 +76,7 @@ async fn removing_the_container_overtakes_its_own_grace_period() {
     });
     stubborn.says("told").await;
     soon(stubborn.remove()).await.expect("RemoveContainer");
-    // Whether the overtaken stop succeeds or finds nothing, it is over.
+    // The overtaken stop may succeed or fail with NotFound, but it must end.
     let _ = soon(stop).await.expect("it ends");
     assert!(stubborn.try_status().await.is_err());
     pod.end().await;
@@ -110,11 +110,11 @@ async fn a_grace_period_that_ends_after_the_process_kills_nothing() {
     let mut stopped = stop(LONG);
     container.exited().await;
     let dir = daemon.path("state/containers").join(&container.id);
-    until("its monitor is gone", || async {
+    until("its monitor has ended", || async {
         (!dir.join("ctl.sock").exists()).then_some(())
     })
     .await;
-    // Whoever would clean up after a lost monitor now stumbles over this, and says so.
+    // The clean-up after a lost monitor fails at this file, and reports it.
     std::fs::write(dir.join("launch"), [0xff]).expect("written");
     let shortens = stop(Duration::ZERO);
     let early = tokio::time::timeout(Duration::from_secs(3), &mut stopped).await;

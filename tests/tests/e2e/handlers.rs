@@ -1,4 +1,5 @@
-//! Runtime handlers: `[handlers.<name>]` in cairn.toml (CRI-209); features that Status tells of are had (CRI-105, CRI-106).
+//! Runtime handlers: `[handlers.<name>]` in cairn.toml (CRI-209); the features that Status reports
+//! work (CRI-105, CRI-106).
 
 use std::collections::BTreeSet;
 
@@ -47,7 +48,7 @@ async fn a_handler_has_defaults_of_its_own_and_an_unknown_one_is_refused_by_name
         .collect();
     assert!(left.is_empty(), "{left:?}");
 
-    // Files that may be open, and the seccomp filter (0: none, 2: a filter).
+    // The limits of open files, and the seccomp filter (0: none, 2: a filter).
     let look = "ulimit -Sn; ulimit -Hn; grep -w Seccomp: /proc/self/status | cut -f2";
     for (handler, expected) in [
         ("", "512\n512\n0"),
@@ -75,7 +76,7 @@ async fn a_handler_has_defaults_of_its_own_and_an_unknown_one_is_refused_by_name
     let without = text.replace("[handlers.hardened]", "[handlers.other]");
     std::fs::write(&file, without).expect("a file");
     daemon.kill_and_restart().await;
-    // The pod goes on; its defaults are not exchanged for others in silence.
+    // The pod continues, and its defaults are not silently replaced by others.
     let pod = daemon.cri().pod_by_id(&id, "kept");
     let first = daemon
         .cri()

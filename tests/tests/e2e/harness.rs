@@ -1,4 +1,4 @@
-//! The harness itself: what the other tests take for granted.
+//! The harness itself: the assumptions of the other tests.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -14,7 +14,8 @@ async fn what_lives_in_a_yard_ends_with_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("log");
     let mut yard = Yard::new().await;
-    // A grandchild that nobody waits for, in its own session: only the namespace can end it.
+    // A grandchild in its own session, without a waiting parent: only the end of the namespace ends
+    // it.
     let script = format!(
         "setsid sh -c 'echo $$ >{0}/pid; ip link add yard0 type bridge; exec sleep 1000' & exit 7",
         dir.path().display()

@@ -1,5 +1,4 @@
-//! Hosts that are not like the one cairn was written on: mount options of the state directory,
-//! kernels that lack a system call.
+//! Different hosts: mount options of the state directory, kernels that lack a system call.
 
 use std::{fs, os::unix::net::UnixListener, path::Path, process::Output};
 
@@ -13,7 +12,8 @@ use cairn_tests::{
 };
 use serde_json::Value;
 
-/// Namespaces of a pod: its PIDs shared or each container's own, and with a user namespace or not.
+/// Namespaces of a pod: a shared PID namespace or one per container, with or without a user
+/// namespace.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     pid: NamespaceMode,
@@ -62,7 +62,7 @@ impl Kind {
         config
     }
 
-    /// A pod with a container whose root is read-only, looked at from inside.
+    /// Runs a pod with a container with a read-only root, and checks it from inside.
     async fn runs(self, cri: &Cri, name: &str) -> Pod {
         let pod = cri
             .try_pod(self.config(cri, name))
@@ -82,7 +82,7 @@ impl Kind {
             .unwrap_or_else(|e| panic!("StartContainer {name} ({self:?}): {e}"));
         let map = container.exec(&["cat", "/proc/self/uid_map"]).await;
         assert_eq!(map.contains("100000"), self.user, "{map}");
-        // Files of the image belong to the namespace's root whoever it is outside.
+        // Files of the image belong to the namespace's root, whichever id it has outside.
         assert_eq!(container.exec(&["stat", "-c", "%u", "/bin"]).await, "0");
         let first = container.exec(&["cat", "/proc/1/comm"]).await;
         let pause = self.pid == NamespaceMode::Pod;
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// Mounts something at a path of the daemon's directory, inside the yard.
+/// Mounts at a path of the daemon's directory, inside the yard.
 async fn mount(daemon: &Daemon, kind: &str, options: &str, at: &Path) {
     fs::create_dir_all(at).expect("the daemon's directory is ours");
     let mut mount = daemon.yard.command("mount");
@@ -102,7 +102,7 @@ async fn mount(daemon: &Daemon, kind: &str, options: &str, at: &Path) {
     assert!(done.status().await.expect("it starts").success(), "{kind}");
 }
 
-/// A daemon whose state directory is a mount of its own, with these options.
+/// A daemon whose state directory is a separate mount with these options.
 async fn with_state_on(options: &str, shared_root: bool) -> Daemon {
     let mut daemon = Daemon::new(Setup::default()).await;
     if shared_root {
@@ -116,7 +116,7 @@ async fn with_state_on(options: &str, shared_root: bool) -> Daemon {
     daemon
 }
 
-/// Pods of every kind, over a killed daemon, and nothing left of them.
+/// Runs pods of every kind across a killed daemon, and checks that none leaves anything behind.
 async fn serves_on(options: &str, shared_root: bool) {
     let mut daemon = with_state_on(options, shared_root).await;
     let cri = daemon.cri();
@@ -163,7 +163,7 @@ async fn an_idle_daemon_and_its_monitors_have_nothing_mounted_that_holds_up_a_sh
     let mounts = look::mounts(daemon.yard.pid());
     let ours: Vec<_> = mounts.iter().filter(|m| m.starts_with(&state)).collect();
     assert!(!ours.is_empty(), "namespaces are pinned");
-    // As a shutdown does it: what lies deeper first.
+    // In the order of a shutdown: deeper mounts first.
     for mount in ours.iter().rev() {
         let unmount = daemon.yard.command("umount").arg(mount).output().await;
         let unmount = unmount.expect("umount starts");
@@ -175,7 +175,7 @@ async fn an_idle_daemon_and_its_monitors_have_nothing_mounted_that_holds_up_a_sh
 
 #[tokio::test]
 async fn pods_of_every_kind_run_where_a_file_system_context_takes_any_key() {
-    // FSCONFIG_SET_FLAG: so it is before Linux 6.5.
+    // FSCONFIG_SET_FLAG without an effect, as before Linux 6.5.
     let daemon = Daemon::with(Setup::default().refused(&["fsconfig/1:0=OK"])).await;
     let log = daemon.log();
     assert!(
@@ -208,7 +208,7 @@ async fn a_kernel_that_is_too_old_is_told_at_the_start_in_one_line() {
     assert!(!daemon.path("root").exists(), "nothing was touched");
 }
 
-/// What Status says, and what a pod with a user namespace is told, where there can be none.
+/// Checks Status, and the error of a pod with a user namespace, on a host without them.
 async fn refuses_user_namespaces(daemon: &Daemon, why: &str) {
     let cri = daemon.cri();
     let mut client = cri.client.clone();
@@ -257,7 +257,7 @@ async fn where_the_roots_file_system_shifts_no_owners_status_and_the_pods_error_
     refuses_user_namespaces(&daemon, "shift layers").await;
 }
 
-/// `cairn check` with the daemon's flags, where the daemon is; what it says in JSON.
+/// Runs `cairn check` with the daemon's flags in its yard; returns its JSON output.
 async fn check(daemon: &Daemon) -> (Output, Value) {
     let output = run_check(daemon, &["--output", "json"]).await;
     let report = serde_json::from_slice(&output.stdout)
@@ -308,7 +308,7 @@ async fn check_tells_what_the_host_has_and_leaves_nothing() {
     assert!(!left.iter().any(|path| path.contains("check")), "{left:?}");
     assert_eq!(look::mounts(daemon.yard.pid()), mounts);
 
-    // The daemon says the same, once.
+    // The daemon reports the same, once.
     daemon.serve().await;
     let log = daemon.log();
     assert_eq!(log.matches("host: kernel: Linux").count(), 1, "{log}");

@@ -1,4 +1,4 @@
-//! Asking twice, and asking for what is gone: CRI-113, 114, 115, 132, 134, 175.
+//! Repeated calls, and calls on removed objects: CRI-113, 114, 115, 132, 134, 175.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ async fn stop_and_remove_may_be_asked_for_again() {
     container
         .stop(Duration::ZERO)
         .await
-        .expect("a container that is gone is stopped");
+        .expect("stopping a removed container succeeds");
     for _ in 0..3 {
         pod.stop().await.expect("StopPodSandbox");
     }
     for _ in 0..3 {
         pod.remove().await.expect("RemovePodSandbox");
     }
-    pod.stop().await.expect("a pod that is gone is stopped");
+    pod.stop().await.expect("stopping a removed pod succeeds");
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn many_at_once_may_stop_and_remove_the_same() {
         });
     }
     while let Some(done) = set.join_next().await {
-        done.expect("each caller is told that it is done");
+        done.expect("each call succeeds");
     }
     assert!(daemon.cri().pods().await.is_empty());
     assert!(daemon.cri().containers().await.is_empty());
@@ -98,7 +98,8 @@ async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
     let cri = daemon.cri();
     let config = cri.pod_config("same");
     let (one, two) = tokio::join!(cri.try_pod(config.clone()), cri.try_pod(config));
-    // CRI-113: the second attaches to the first, or is told that the name is taken; never two.
+    // CRI-113: the second call attaches to the first, or fails because the name is in use; there
+    // are never two pods.
     let mut ids = Vec::new();
     for answer in [one, two] {
         match answer {
@@ -106,7 +107,7 @@ async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
             Err(error) => assert_eq!(error.code(), Code::AlreadyExists, "{error}"),
         }
     }
-    assert!(!ids.is_empty(), "one of them is told the id");
+    assert!(!ids.is_empty(), "one of them returns the id");
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(cri.pods().await.len(), 1);
     cri.pod_by_id(&ids[0], "same").end().await;

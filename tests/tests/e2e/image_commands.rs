@@ -22,7 +22,7 @@ async fn asked(daemon: &Daemon, args: &[&str]) -> String {
     stdout(&output)
 }
 
-/// Numbers that no compression makes smaller.
+/// Incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64;
     let next = || {
@@ -78,7 +78,7 @@ async fn images_are_listed_with_what_uses_them_and_removal_names_that() {
     pod.end().await;
 }
 
-/// Wants `u:hunter2`, as Basic.
+/// Requires `u:hunter2` by basic authentication.
 fn guarded(request: &Request) -> Option<Reply> {
     let good = request.header("authorization") == "Basic dTpodW50ZXIy";
     let challenge = "WWW-Authenticate: Basic realm=\"test\"".to_owned();
@@ -136,7 +136,8 @@ async fn a_pull_tells_how_far_it_is_by_lines_and_ends_with_its_command() {
         .spawn()
         .expect("cairn runs");
     let mut said = BufReader::new(pull.stderr.take().expect("piped"));
-    // The first on a machine that is quick. In all of them: the layer, and the little that a configuration is.
+    // A fast machine prints only the first line. Each line counts the layer and the small
+    // configuration.
     let (lines, mut said) = tokio::task::spawn_blocking(move || {
         let mut lines = Vec::new();
         while !lines

@@ -1,4 +1,4 @@
-//! `cairn image verify`: what a disk did to the store is told, and mended by the next pull.
+//! `cairn image verify`: damage of the store on disk is reported, and repaired by the next pull.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const REGISTRY: &str = "127.0.0.1:5000";
 
-/// What the command says, its exit code, and what it was asked for with `-o json`.
+/// Returns the output, the exit code, and the JSON of `-o json`.
 async fn verified(daemon: &Daemon, more: &[&str]) -> (Value, Option<i32>, String) {
     let args = [&["image", "verify", "-o", "json"], more].concat();
     let output = daemon.cairn(&args).await;
@@ -25,7 +25,7 @@ async fn verified(daemon: &Daemon, more: &[&str]) -> (Value, Option<i32>, String
     (json, output.status.code(), shown(&output))
 }
 
-/// The store's directories of layers that have this path.
+/// Returns the store's directories of layers with this path.
 fn layers_with(daemon: &Daemon, path: &str) -> Vec<PathBuf> {
     let layers = fs::read_dir(daemon.path("root/images/layers")).expect("listed");
     let layers = layers.map(|layer| layer.expect("listed").path());
@@ -46,7 +46,7 @@ fn chain_id(layer: &Path) -> String {
     json["chain_id"].as_str().expect("text").to_owned()
 }
 
-/// Two layers: one like a base, and one with every kind of entry that a layer may have.
+/// Two layers: one like a base image, and one with every kind of entry.
 fn various(name: &str) -> Image {
     Image::bare(name)
         .layer(
@@ -98,8 +98,8 @@ async fn whole_images_verify_and_the_table_says_so() {
         (&true.into(), &2.into()),
         "{said}"
     );
-    // Two roots; etc, two files, hidden, a file; etc, a whiteout, hidden, usr, usr/bin, five files, a link, a fifo. The
-    // whiteout of what never was is gone.
+    // Two roots; etc, two files, hidden, a file; etc, a whiteout, hidden, usr, usr/bin, five files,
+    // a link, a fifo. The whiteout of a file that never existed is dropped.
     assert_eq!(image["entries"], 6 + 13, "{said}");
     let output = daemon
         .cairn(&["image", "verify", "localhost/other:1"])
@@ -131,7 +131,7 @@ async fn a_flipped_byte_a_file_of_no_bytes_and_what_else_a_disk_loses_is_told_wi
         images
             .iter()
             .find(|i| i["names"][0] == name)
-            .expect("it is told")
+            .expect("it is reported")
     };
     assert_eq!(of(BUSYBOX)["sound"], true, "{said}");
     let damages = of("localhost/various:1")["damages"]
@@ -192,7 +192,7 @@ async fn a_repaired_image_is_not_here_and_the_next_pull_fetches_what_was_damaged
     pull().await;
     let layer = layer_with(&daemon, "usr/bin/tool");
     fs::write(layer.join("fs/usr/bin/tool"), b"").expect("written");
-    // A pull alone believes its records.
+    // A pull without a verification trusts its records.
     pull().await;
     let upon = format!("{REGISTRY}/upon:1");
     let output = daemon.cairn(&["image", "pull", &upon]).await;
@@ -233,7 +233,7 @@ async fn a_repaired_image_is_not_here_and_the_next_pull_fetches_what_was_damaged
     assert_eq!(code, Some(0), "{said}");
     let ids: Vec<_> = json["images"].as_array().expect("a list").iter().collect();
     assert!(ids.iter().any(|image| image["id"] == id.as_str()), "{said}");
-    // With its image, a layer that was kept goes.
+    // A kept layer is removed with its image.
     let output = daemon.cairn(&["image", "rm", &image]).await;
     assert!(output.status.success(), "{}", shown(&output));
     assert_eq!(layers_with(&daemon, "etc/base").len(), 0);
@@ -253,7 +253,7 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
     let damaged = |json: &Value| {
         let images = json["images"].as_array().cloned().unwrap_or_default();
         let image = images.into_iter().find(|image| image["id"] == id.as_str());
-        image.expect("it is told")["damages"].clone()
+        image.expect("it is reported")["damages"].clone()
     };
     let why = damaged(&json)[0]["problem"]
         .as_str()
@@ -268,7 +268,7 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
         (Some(1), Some(&*why)),
         "{said}"
     );
-    // What is on the disk alone has an id that is taken too.
+    // An image that is only on the disk can be selected by its id, too.
     let (json, code, said) = verified(&daemon, &["--repair", &hex[..12]]).await;
     assert_eq!(
         (code, json["images"][0]["id"].as_str()),
@@ -316,7 +316,8 @@ async fn a_damaged_layer_that_a_container_has_is_left_and_the_container_named() 
 #[tokio::test]
 async fn of_an_image_with_one_damaged_layer_in_use_no_other_is_taken_either() {
     let daemon = Daemon::start().await;
-    // Layers are looked at in the order of their digests: one of these comes before busybox's, one behind.
+    // Layers are checked in the order of their digests: one of these precedes busybox's, one
+    // follows it.
     let mut upon = Vec::new();
     for n in 0..8 {
         let name = format!("localhost/upon{n}:1");

@@ -1,4 +1,4 @@
-//! Images: identity, import, and archives that mean harm: CRI-171…177, 440…447.
+//! Images: identity, import, and malicious archives: CRI-171…177, 440…447.
 
 use std::{fs, path::Path};
 
@@ -223,7 +223,7 @@ async fn the_status_of_a_container_names_the_image_that_is_mounted() {
         container.exec(&["cat", "/volume/data"]).await,
         "of the image"
     );
-    // By the id of the image as it was then: the name may mean another one by now.
+    // By the id of the image at that time: the name may refer to another one now.
     remove(&daemon, name).await;
     let request = newer::ContainerStatusRequest {
         container_id,
@@ -253,13 +253,13 @@ async fn an_image_that_the_operator_pins_is_told_as_pinned() {
     let pinned = async |daemon: &Daemon, name| status(daemon, name).await.map(|i| i.pinned);
     assert_eq!(pinned(&daemon, kept).await, Some(true));
     assert_eq!(pinned(&daemon, other).await, Some(false));
-    // What was there before the operator named it is pinned by the next start.
+    // An image that existed before the operator configured its pin is pinned at the next start.
     let file = daemon.path("cairn.toml");
     let text = fs::read_to_string(&file).expect("the daemon's");
     fs::write(&file, text.replace(kept, other)).expect("a file");
     daemon.kill_and_restart().await;
     assert_eq!(pinned(&daemon, other).await, Some(true));
-    // Pins keep others from collecting; who asks for the removal gets it.
+    // Pins prevent garbage collection; an explicit removal succeeds.
     remove(&daemon, other).await;
     assert_eq!(pinned(&daemon, other).await, None);
 }

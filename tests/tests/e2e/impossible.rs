@@ -1,5 +1,5 @@
-//! What cannot be carried out is refused when it is asked for, by field, value and who set it (C-04.6), not by the kernel at
-//! the start.
+//! Values that cannot be applied are rejected with field, value and origin when they are requested
+//! (C-04.6), not by the kernel at the start.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use nri::{
 use serde_json::json;
 use tonic::{Code, Status};
 
-/// No machine of ours has so many.
+/// More than any test machine has.
 const MANY: &str = "4000";
 
-/// What is wrong with an error, if anything is: one line, this code, and all of these words.
+/// Checks an error: one line, this code, and all of these words. Returns the fault, if any.
 fn faults(error: &Status, code: Code, words: &[&str]) -> Option<String> {
     let text = error.message();
     let told = words.iter().all(|word| text.contains(word)) && !text.contains('\n');
     (error.code() != code || !told).then(|| format!("{:?} {text:?}, not {words:?}", error.code()))
 }
 
-/// The creation, and what is wrong with its refusal. Nothing is left.
+/// Tries a creation, and checks its error; nothing may be left behind. Returns the faults.
 async fn refusal(
     daemon: &Daemon,
     pod: &Pod,
@@ -64,7 +64,7 @@ fn resources(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResou
 
 type Spoil = fn(&mut cri::LinuxContainerResources);
 
-/// Field, value, and how a client asks for it.
+/// Field, value, and the change of a client's request.
 fn of_clients() -> Vec<(&'static str, &'static str, Spoil)> {
     vec![
         ("cpuset_cpus", MANY, |r| r.cpuset_cpus = MANY.into()),
@@ -165,7 +165,7 @@ fn device(path: &str, major: i64) -> LinuxDevice {
     }
 }
 
-/// Field, value, and how a plugin asks for it.
+/// Field, value, and the adjustment of a plugin.
 fn of_plugins() -> Vec<(&'static str, &'static str, ContainerAdjustment)> {
     let int = |value| Some(OptionalInt64 { value });
     let uint = |value| Some(OptionalUInt64 { value });
@@ -294,7 +294,7 @@ async fn an_adjustment_that_no_start_can_have_fails_the_creation_by_field_value_
         let words = [field.as_str(), value];
         wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
     }
-    // Where the answer is that cairn cannot do it.
+    // A value that cairn does not support.
     plugin.adjusts(|_, _| {
         Some(with(|a| {
             a.add_device(device("/srv/x", 1));
@@ -397,7 +397,8 @@ async fn a_start_without_enough_memory_says_so() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("little-memory").await;
     let mut config = pod.cri.container_config("c", &["true"]);
-    // Above the least, but not with a spec of this length, which is read in the container's cgroup.
+    // Above the minimum, but too little for a spec of this length, which is read in the container's
+    // cgroup.
     resources(&mut config).memory_limit_in_bytes = 1 << 20;
     let path = |n| format!("/proc/{n:0100}");
     security(&mut config).masked_paths = (0..40_000).map(path).collect();
@@ -451,7 +452,7 @@ async fn an_image_has_no_volume_at_or_below_the_kernels_own_places() {
         let fault = refusal(&daemon, &pod, config.clone(), Code::InvalidArgument, &words).await;
         wrong.extend(fault.map(|fault| format!("{volume}: {fault}")));
         if volume == "//dev/./x" {
-            // A mount of the client's takes its place.
+            // A mount of the client's replaces it.
             config.mounts = vec![cri::Mount {
                 host_path: "/tmp".into(),
                 container_path: "/dev/x".into(),
@@ -512,7 +513,7 @@ async fn a_client_mounts_nothing_over_proc_but_a_procfs_and_nothing_inside_but_f
     pod.end().await;
 }
 
-/// Tries to write the host's own value back to it: harmless where that is possible.
+/// Tries to write the host's own value back: harmless if it succeeds.
 const WRITES: &str = "cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern";
 
 #[tokio::test]

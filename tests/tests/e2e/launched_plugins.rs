@@ -1,4 +1,4 @@
-//! Plugins that the daemon starts: what becomes of them, and how `cairn plugins` shows them beside others.
+//! Plugins that the daemon launches: their life, and their rows in `cairn plugins`.
 
 use std::{
     fs,
@@ -42,7 +42,7 @@ async fn connections_and_files_that_are_rejected_are_listed_with_the_reason() {
     daemon.serve().await;
     let nri = daemon.nri_socket();
     drop(UnixStream::connect(&nri).expect("connect"));
-    // As the Go stub begins, which speaks before it listens.
+    // The first bytes of the Go stub, which writes before it reads.
     let mut mistaken = UnixStream::connect(daemon.socket()).expect("connect");
     let frame = [0, 0, 0, 2, 0, 0, 0, 4, 1, 2, 3, 4];
     mistaken.write_all(&frame).expect("it is taken");

@@ -1,4 +1,4 @@
-//! A pod's whole life, and what each step leaves: CRI-100…145.
+//! A pod's complete life, and the leftovers of each step: CRI-100…145.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(10);
 async fn a_pod_lives_from_run_to_remove_and_leaves_nothing() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
-    // What is made once (the bridge, a first directory) is in both inventories.
+    // One-time resources (the bridge, a first directory) are in both inventories.
     whole_life(&daemon, "first").await;
     let before = daemon.inventory().await;
     whole_life(&daemon, "second").await;
@@ -77,7 +77,7 @@ async fn whole_life(daemon: &Daemon, name: &str) {
     assert_eq!(second.state().await, ContainerState::ContainerExited);
     assert!(
         look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
-        "all processes are gone"
+        "all processes have ended"
     );
     pod.remove().await.expect("RemovePodSandbox");
     assert!(
@@ -102,7 +102,7 @@ async fn a_container_that_ends_by_itself_reports_its_exit_code() {
             "{name}"
         );
     }
-    // Killed from outside: process 1 of a pid namespace does not die of its own SIGKILL.
+    // Killed from outside: process 1 of a PID namespace does not die of its own SIGKILL.
     let killed = pod.sleeper("killed").await;
     let pid = killed.pid().await.expect("a pid");
     daemon
@@ -311,7 +311,7 @@ async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
     assert_eq!(container.status().await.exit_code, 137);
     assert!(
         look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
-        "its children are gone too"
+        "its children have ended, too"
     );
     pod.end().await;
 }
@@ -394,7 +394,7 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
         .await
         .resources
         .and_then(|r| r.linux)
-        .expect("resources are told");
+        .expect("the status has resources");
     assert_eq!(shown.memory_limit_in_bytes, 96 << 20);
     assert_eq!(
         (shown.cpu_quota, shown.cpu_shares),
@@ -404,7 +404,7 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
     pod.end().await;
 }
 
-/// The smallest memory limit below a cgroup parent: that of the one container.
+/// Returns the smallest memory limit below a cgroup parent: that of its one container.
 fn memory_limit_of_children(parent: &str) -> Option<i64> {
     let dir = look::cgroup_dir("memory", parent)?;
     let mut limits: Vec<i64> = look::tree(&dir)

@@ -1,4 +1,4 @@
-//! The end-to-end tests, by theme. One binary: linking is most of what a test binary costs.
+//! The end-to-end tests, by theme. One binary, because linking dominates the build time of a test.
 
 mod adjustments;
 mod authorities;

@@ -1,4 +1,4 @@
-//! What Prometheus gets, and that the alerts ask for nothing else.
+//! The metrics for Prometheus, and a check that the alerts use no others.
 
 use std::{collections::BTreeSet, fs};
 
@@ -18,7 +18,7 @@ pub(crate) async fn scraped(daemon: &Daemon) -> String {
     text
 }
 
-/// The value of a series; 0 where there is none.
+/// Returns the value of a series; 0 if it is missing.
 fn value(text: &str, series: &str) -> f64 {
     let found = text.lines().find_map(|line| line.strip_prefix(series));
     found.map_or(0.0, |rest| rest.trim().parse().expect("a number"))
@@ -75,7 +75,7 @@ async fn each_call_is_counted_by_its_code_and_objects_by_their_state() {
     pod.end().await;
 }
 
-/// Words that begin as a metric's name does, without what a histogram hangs on them.
+/// Returns the words with the prefix of metrics, without a histogram's suffixes.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let ours = words.filter(|word| word.starts_with("cairn_"));
@@ -101,5 +101,5 @@ async fn the_alerts_ask_only_for_what_is_told() {
     let asked = names(&asked.expect("the file is there"));
     assert!(asked.len() >= 4, "the alerts ask for {asked:?}");
     let unknown: Vec<_> = asked.difference(&told).collect();
-    assert!(unknown.is_empty(), "nobody tells {unknown:?}");
+    assert!(unknown.is_empty(), "no metric is called {unknown:?}");
 }

@@ -22,7 +22,7 @@ const CONFLIST: &str = r#"{
   ]
 }"#;
 
-/// One ping from the yard, the pods' host.
+/// Pings an address once from the yard, the pods' host.
 async fn ping(daemon: &Daemon, address: &str) -> bool {
     let busybox = bins::system("busybox").expect("busybox-static is installed");
     let run = daemon
@@ -33,7 +33,7 @@ async fn ping(daemon: &Daemon, address: &str) -> bool {
     run.await.is_ok_and(|o| o.status.success())
 }
 
-/// An answer of `nc` in the yard to a connection.
+/// Returns an answer of `nc` in the yard to a connection.
 async fn fetch(daemon: &Daemon, address: &str, port: u16) -> String {
     let busybox = bins::system("busybox").expect("busybox-static is installed");
     let port = port.to_string();
@@ -83,7 +83,7 @@ async fn addresses_are_given_once_and_come_back() {
     let cri = daemon.cri();
     let mut seen = BTreeSet::new();
     let mut pods = Vec::new();
-    // A /28 has room for thirteen pods beside network, gateway and broadcast.
+    // A /28 has room for thirteen pods beside network, gateway and broadcast addresses.
     for n in 0..13 {
         let pod = cri.pod(&format!("p{n}")).await;
         assert!(seen.insert(pod.ip().await), "an address was given twice");
@@ -105,7 +105,7 @@ async fn addresses_are_given_once_and_come_back() {
 #[tokio::test]
 async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there_is_none() {
     let programs = bins::peer("bridge");
-    let programs = programs.parent().expect("a file lies somewhere");
+    let programs = programs.parent().expect("a file is in a directory");
     let toml = format!("[network]\nbridge = \"\"\ncni_bin_dirs = [{programs:?}]");
     let daemon = Daemon::with(Setup::default().toml(&toml)).await;
     let cri = daemon.cri();
@@ -129,7 +129,7 @@ async fn without_the_bridge_a_pod_waits_for_a_network_and_status_says_that_there
     assert!(log.contains("and network.bridge is \"\"") && !log.contains("built-in bridge"));
     let config = cri.pod_config("early");
     let (pod, ()) = tokio::join!(cri.try_pod(config), async {
-        // Shown while the pod waits: by then its name is taken, and it is not listed yet.
+        // Checked while the pod waits: its name is already reserved, and it is not listed yet.
         assert!(cri.pods().await.is_empty());
         let written = daemon.configure_cni("10-late", CONFLIST);
         written.expect("the configuration is written");
@@ -217,7 +217,7 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
     pod.end().await;
 }
 
-/// A pod whose one container answers every connection to its port 80 with a word.
+/// A pod with a container that answers every connection to port 80 with a word.
 async fn server(cri: &Cri, name: &str, host_port: i32) -> cairn_tests::pod::Pod {
     let mut config = cri.pod_config(name);
     config.port_mappings = vec![cri::PortMapping {
@@ -270,8 +270,8 @@ async fn a_cni_conflist_is_used_where_there_is_one() {
     let links = daemon
         .lines(&["ip", "-o", "link", "show", "type", "veth"])
         .await;
-    assert!(links.is_empty(), "the pod's link is gone: {links:?}");
-    // host-local keeps its leases in files: the address is free again.
+    assert!(links.is_empty(), "the pod's link is removed: {links:?}");
+    // host-local keeps its leases in files: the address is available again.
     let again = cri.pod("cni").await;
     again.end().await;
 }

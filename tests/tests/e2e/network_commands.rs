@@ -19,7 +19,7 @@ const CONFLIST: &str = r#"{
   ]
 }"#;
 
-/// What it prints, and whether it exits 0.
+/// Returns the output, and whether it exits 0.
 async fn network(daemon: &Daemon, args: &[&str]) -> (bool, String) {
     let output = daemon.cairn(&[&["network"], args].concat()).await;
     assert!(output.stderr.is_empty(), "{}", shown(&output));
@@ -101,7 +101,7 @@ async fn with_a_conflist_ls_and_gc_go_by_what_its_programs_say() {
     assert_eq!(told["addresses"], json!([pod.ip().await]));
     assert_eq!(told["host_ports"][0]["container_port"], 80);
 
-    // The result of a pod whose namespace and record are gone.
+    // The result of a pod whose namespace and record are removed.
     let results = daemon.yard.inside(daemon.path("root/cni/results"));
     let own = results.join(format!("testnet-{}-eth0", pod.id));
     let mut dead: Value =

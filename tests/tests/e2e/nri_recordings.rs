@@ -1,4 +1,4 @@
-//! `cairn serve --nri-record`: what is on file of what plugins and the daemon say, and that it never stands in their way.
+//! `cairn serve --nri-record`: records the messages of plugins and daemon, and never delays them.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -16,7 +16,7 @@ fn lines(file: &Path) -> Vec<Value> {
     lines.collect::<Result<_, _>>().expect("whole lines")
 }
 
-/// A pod with a secret and a plugin that adds another, to the daemon's end.
+/// Runs a pod with a secret and a plugin that adds another, until the daemon's end.
 async fn life(setup: Setup) {
     let mut daemon = Daemon::with(setup).await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
@@ -92,7 +92,7 @@ async fn a_file_that_cannot_be_ours_ends_the_start_with_one_line_and_is_left_alo
     assert_eq!(fs::read_to_string(&target).expect("text"), "precious");
 }
 
-/// A file system with room for a few lines.
+/// A file system with space for a few lines.
 #[tokio::test]
 async fn a_full_disk_ends_the_recording_and_nothing_else() {
     let mut daemon = Daemon::new(Setup::default()).await;

@@ -1,4 +1,5 @@
-//! Containers that join a PID namespace are as those that have their own: the same procfs, terminals, ends and hooks.
+//! Containers that join a PID namespace equal those with their own: the same procfs, terminals,
+//! ends and hooks.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -78,7 +79,7 @@ async fn start_with(
     container
 }
 
-/// What is mounted at and below `/proc`: where, how, and which kind of file system.
+/// Returns the mounts at and below `/proc`: path, options, and type of file system.
 async fn procfs(container: &Container) -> BTreeSet<String> {
     let mounts = container.sh("cat /proc/self/mountinfo").await;
     let below = mounts.lines().filter_map(|line| {
@@ -110,7 +111,7 @@ async fn a_container_that_joins_a_pid_namespace_has_the_procfs_of_any_other() {
         assert_eq!(procfs(&joins).await, expected, "{kind:?}: of the target");
         assert_eq!(shares.exec(&["cat", "/proc/1/comm"]).await, "pause");
         assert_eq!(joins.exec(&["cat", "/proc/1/comm"]).await, "sleep");
-        // Also what is not a mount: which settings and files may be read and written.
+        // Settings and files that are not mounts: which may be read and written.
         let probe = "cat /proc/self/attr/current 2>/dev/null; cat /proc/kcore 2>&1 | wc -c; \
              ( echo 1 >/proc/sys/kernel/domainname ) 2>&1; ls /proc/acpi /proc/scsi 2>&1 | wc -l";
         if kind != Kind::Privileged {
@@ -168,7 +169,8 @@ async fn ends_signals_terminals_and_execs_are_the_same_in_a_shared_pid_namespace
     }
 }
 
-/// OCI hooks keep the create helper in the host's mount namespace; a scheduler may not be inherited by a fork.
+/// OCI hooks keep the create helper in the host's mount namespace; some schedulers are not
+/// inherited by a fork.
 #[tokio::test]
 async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     let daemon = Daemon::start().await;
@@ -218,7 +220,7 @@ async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     let c = start(&pod, "c", Kind::Plain, cri::NamespaceMode::Pod, script).await;
     let inside = c.exec(&["readlink", "/proc/self/ns/pid"]).await;
     let read = |name: &str| fs::read_to_string(out.join(name)).expect("the hook ran");
-    let lines = until("it has said both", || async {
+    let lines = until("it has printed both", || async {
         Some(c.lines()).filter(|lines| lines.len() > 1)
     })
     .await;
@@ -235,7 +237,7 @@ async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {
     pod.end().await;
 }
 
-/// A plugin names it by the pause process of another pod, which has no procfs itself.
+/// The plugin names it by the pause process of another pod, which has no procfs itself.
 #[tokio::test]
 async fn a_plugin_may_choose_the_pid_namespace_of_another_pod() {
     let daemon = Daemon::start().await;
@@ -261,7 +263,7 @@ async fn a_plugin_may_choose_the_pid_namespace_of_another_pod() {
     other.end().await;
 }
 
-/// The record says by its number whose namespace it is; that number may be another's.
+/// The record identifies the namespace by a pid, which may belong to another process now.
 #[tokio::test]
 async fn a_target_that_has_ended_is_not_joined_by_its_number() {
     use cri::NamespaceMode as Mode;

@@ -13,7 +13,7 @@ use cairn_tests::{
 };
 use nri::proto::Event;
 
-/// Vetoes every container, in twelve bytes at 8.
+/// Vetoes every container, with twelve bytes at 8.
 const MODULE: &str = r#"(module
     (memory (export "memory") 2)
     (data (i32.const 8) "not by WASM!")
@@ -177,7 +177,7 @@ async fn plugins_that_register_without_end_leave_cri_its_descriptors() {
     };
     assert!(refused.contains("64 plugins are connected"), "{refused}");
     assert_eq!(plugins.len(), 64);
-    // A client of its own, and all that a container needs.
+    // Uses a separate client, and checks that a container can still be made.
     let listed = daemon.cairn(&["ps"]).await;
     assert!(listed.status.success(), "{listed:?}");
     let pod = daemon.cri().pod("p").await;

@@ -1,4 +1,5 @@
-//! `[nri.plugin."10-name"]` on the daemon: what is required, kept, skipped and permitted.
+//! `[nri.plugin."10-name"]` on the daemon: required plugins, kept events, skipped plugins and
+//! permissions.
 
 use std::{fs, time::Duration};
 
@@ -18,7 +19,7 @@ pub(crate) const GUARD: &str = "[nri]\nrequest_timeout = \"2s\"\n\
     tolerate_missing_annotation = \"cairn.test/tolerate\"\n\
     [nri.plugin.\"10-guard\"]\nrequired = true";
 
-/// What `cairn plugins --output json` says of a plugin; null where it says nothing.
+/// Returns a plugin in `cairn plugins --output json`; null if it is missing.
 pub(crate) async fn info(daemon: &Daemon, id: &str) -> Value {
     let found = daemon.plugins().await.into_iter().find(|p| p["id"] == id);
     found.unwrap_or_default()
@@ -44,7 +45,7 @@ async fn a_required_plugin_that_no_event_needs_is_refused_and_shown() {
     let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
     let deaf = [Event::StopContainer];
     let socket = daemon.nri_socket();
-    // Its answer to Configure is the last that it hears of.
+    // Its answer to Configure is the last message.
     let deaf = tokio::spawn(async move { Plugin::try_join(&socket, "10", "guard", &deaf).await });
     let why = "a required plugin must get one of RunPodSandbox, CreateContainer, ValidateContainerAdjustment";
     until("it is refused", async || {
@@ -131,8 +132,8 @@ async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
     pod.end().await;
 }
 
-/// A plugin that says of itself that its failures fail requests and that it stays when it is late, and
-/// hangs wherever a pod is called "bad".
+/// A plugin that requests that its failures fail requests and that it is kept when it is late. It
+/// hangs at each pod "bad".
 async fn touchy(daemon: &Daemon) -> nri::stub::Stub {
     async fn unless_bad(pod: nri::proto::PodSandbox) -> nri::Result<()> {
         if pod.name == "bad" {
@@ -183,14 +184,14 @@ async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_dow
         failed.message().contains(&says("StopPodSandbox")),
         "{failed}"
     );
-    // All of it was done, and everyone was told; so the same again is nothing.
+    // All steps were done and all plugins notified, so the repeated call has no effect.
     pod.stop().await.expect("it is stopped already");
     let failed = pod.remove().await.expect_err("it was late again");
     assert!(
         failed.message().contains(&says("RemovePodSandbox")),
         "{failed}"
     );
-    pod.remove().await.expect("it is gone already");
+    pod.remove().await.expect("it is removed already");
     assert!(cri.pods().await.is_empty());
     let told = other.list();
     for event in [
@@ -204,7 +205,7 @@ async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_dow
             "{told:?}"
         );
     }
-    // A running pod that is removed at once is removed, and both failures are one error.
+    // A running pod that is removed at once is removed, and both failures are in one error.
     let pod = cri.pod("bad").await;
     let failed = pod.remove().await.expect_err("it was late");
     assert!(failed.message().contains("10-touchy"), "{failed}");
@@ -228,7 +229,7 @@ async fn what_was_kept_for_a_must_run_plugin_ends_with_the_daemon() {
     );
     daemon.kill_and_restart().await;
     assert_eq!(info(&daemon, "10-keeper").await["backlog"], 0);
-    // What it can still learn it learns by its list: this pod is there, the other is not.
+    // It learns the rest from its list: this pod exists, the other does not.
     let again = Plugin::join(&daemon.nri_socket(), "10", "keeper").await;
     let listed: Vec<_> = again
         .synchronised()
@@ -251,7 +252,7 @@ async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
     slow.does(Event::CreateContainer, Deed::Hang);
     let pod = daemon.cri().pod("p").await;
     let container = pod.create("c", &["true"]).await;
-    // CreateContainer timed out, PostCreateContainer was the second miss.
+    // CreateContainer timed out; PostCreateContainer was the second missed event.
     assert_eq!(info(&daemon, "10-slow").await["state"], "overdue");
     container.start().await.expect("StartContainer");
     assert!(slow.is_closed(Duration::from_secs(10)).await);
@@ -264,7 +265,7 @@ async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
 const LIMITED: &str = "[nri.plugin.\"10-limited\"]\n\
     events = \"CreateContainer\"\nfields = \"Annotations\"\n";
 
-/// A plugin that wants all events, and sets an annotation and a variable.
+/// A plugin that subscribes to all events, and sets an annotation and a variable.
 async fn limited(daemon: &Daemon) -> Plugin {
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "limited").await;
     plugin.adjusts(|_, _| {
@@ -361,7 +362,7 @@ async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
         let text = fs::read(trace.join(&file)).unwrap_or_default();
         said.push((file, String::from_utf8_lossy(&text).into_owned()));
     }
-    // CRI's values are bytes: printed as Rust prints a struct, they are numbers.
+    // CRI's values are bytes: Rust's debug format prints them as numbers.
     let bytes = format!("{:?}", b"sEcReT").replace(['[', ']'], "");
     for (what, text) in &said {
         let line = text
@@ -389,7 +390,7 @@ async fn a_plugin_joins_in_the_middle_of_a_ten_minutes_grace() {
             .then_some(())
     })
     .await;
-    // Panics if it is not taken within half a minute.
+    // Panics unless it is accepted within half a minute.
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
     let (pods, containers) = plugin.synchronised().await;
     assert_eq!((pods.len(), containers.len()), (1, 1));

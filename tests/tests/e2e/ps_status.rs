@@ -1,4 +1,4 @@
-//! `cairn ps` and `cairn status`, on a daemon that is well, and on ones that are not.
+//! `cairn ps` and `cairn status`, on healthy and on degraded daemons.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ async fn asked(daemon: &Daemon, args: &[&str]) -> String {
     text
 }
 
-/// The row that begins with this name, as words.
+/// Returns the row with this name in the first column, as words.
 fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     let is_row = |line: &&str| {
         let line = line.trim_start_matches(['├', '└', '─', ' ']);
@@ -33,7 +33,7 @@ fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     line.split_whitespace().collect()
 }
 
-/// What `cairn status` prints, and whether it exits 0.
+/// Returns the output of `cairn status`, and whether it exits 0.
 async fn status(daemon: &Daemon) -> (bool, Value) {
     let output = daemon.cairn(&["status", "--output", "json"]).await;
     let value: Value = serde_json::from_slice(&output.stdout)
@@ -130,7 +130,7 @@ async fn status_of_a_daemon_that_is_well_is_ready_and_exits_0() {
         assert_eq!(finding["state"], "ok", "{finding}");
         assert_eq!(finding["found"], found, "{finding}");
     }
-    // As the daemon sees them.
+    // As seen by the daemon.
     for key in ["root", "state"] {
         let all = status_now["directories"].as_array().expect("a list");
         let directory = all.iter().find(|directory| directory["key"] == key);
@@ -168,7 +168,7 @@ async fn status_names_what_is_not_ready_and_what_to_do_and_exits_1() {
         "{text}"
     );
     assert!(text.ends_with("not ready: see the lines marked \"fails\"\n"));
-    // The plugin comes: what is left is the network.
+    // The plugin connects: the network is the remaining problem.
     let _guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
     until_state(&daemon, "10-guard", "active").await;
     let (ready, status_now) = status(&daemon).await;
@@ -208,7 +208,7 @@ async fn what_is_held_is_shown_by_both_and_leaves_the_daemon_ready() {
     daemon.cri().pod_by_id(&pod.id, "torn").end().await;
 }
 
-/// Written by a version that left the procfs to the pause process (SECURITY.md, *Advisories*).
+/// A record of a version that left the procfs to the pause process (SECURITY.md, *Advisories*).
 fn as_an_affected_version_wrote(record: &[u8]) -> Vec<u8> {
     let mut record: Value = serde_json::from_slice(record).expect("a record is JSON");
     let namespaces = record["record"]["namespaces"].as_object_mut();

@@ -1,4 +1,5 @@
-//! Pulls: registries, mirrors, passwords, and what is shown while one is under way (CRI-170, 177, 410).
+//! Pulls: registries, mirrors, passwords, and the display of a pull in progress (CRI-170, 177,
+//! 410).
 
 use std::{
     fs,
@@ -30,7 +31,7 @@ async fn pull(daemon: &Daemon, reference: &str) -> Result<String, tonic::Status>
     Ok(client.pull_image(request).await?.into_inner().image_ref)
 }
 
-/// Debian's docker-registry in the daemon's yard, with one image of busybox and a marker.
+/// Runs Debian's docker-registry in the daemon's yard, with one image of busybox and a marker.
 async fn registry(daemon: &mut Daemon, htpasswd: Option<&str>) -> Image {
     let config = daemon.path("registry.yml");
     let data = daemon.path("registry");
@@ -167,7 +168,7 @@ const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuQaXLfT3i4U4RJyshNiQjae
 async fn a_registry_that_is_down_or_lies_is_told_in_one_line() {
     let mut daemon = Daemon::start().await;
     let down = format!("{REGISTRY}/library/pulled:1");
-    let error = pull(&daemon, &down).await.expect_err("nobody listens");
+    let error = pull(&daemon, &down).await.expect_err("no process listens");
     assert!(
         error.message().contains("library/pulled:1") && !error.message().contains('\n'),
         "{error}"
@@ -181,7 +182,7 @@ async fn a_registry_that_is_down_or_lies_is_told_in_one_line() {
         error.message().contains("library/none:1") && !error.message().contains('\n'),
         "{error}"
     );
-    // The registry serves a blob that is not what its digest says.
+    // The registry serves a blob that does not match its digest.
     let blobs = daemon.path("registry/docker/registry/v2/blobs/sha256");
     let mut spoiled = 0;
     for path in cairn_tests::look::tree(&blobs) {
@@ -207,7 +208,7 @@ async fn a_registry_that_is_down_or_lies_is_told_in_one_line() {
     assert_eq!(status(&daemon, &down).await, None);
 }
 
-/// What Status tells of pulls under way.
+/// Returns the pulls in progress in Status.
 async fn pulls(daemon: &Daemon) -> serde_json::Value {
     let request = cri::StatusRequest { verbose: true };
     let mut client = daemon.cri().client.runtime;

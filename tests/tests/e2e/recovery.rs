@@ -1,4 +1,5 @@
-//! What a crash leaves of a pod, where the points of `nri/contract` (G-13 to G-21) cannot look.
+//! The state of a pod after a crash, where the points of `nri/contract` (G-13 to G-21) cannot
+//! inspect it.
 
 use cairn_tests::{
     Daemon,
@@ -15,7 +16,7 @@ async fn contract_c01_a_record_that_cannot_be_written_after_run_sends_stop_and_r
     daemon.cri().pod("warm-up").await.end().await;
     let before = daemon.inventory().await;
     let mut after_the_hook = 0;
-    // The n-th write of a pod's record fails, until a start has no such write.
+    // The n-th write of a pod's record fails, until a start has fewer writes.
     for n in 1.. {
         daemon.terminate().await;
         daemon.setup_mut().env = vec![("CAIRN_FAULT".into(), format!("store.pod@{n}=error"))];
@@ -52,7 +53,7 @@ async fn contract_c02_a_sandbox_found_dead_at_a_restart_still_gets_its_stop_and_
     let proc = daemon.yard.inside(format!("/proc/{pause}"));
     let pause = i32::try_from(pause).expect("a pid");
     daemon.yard.kill(pause, 9).await;
-    until("the pause process is gone", || async {
+    until("the pause process has ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;

@@ -8,7 +8,7 @@ use cairn_tests::{
     look, until,
 };
 
-/// Writes numbered lines, fast enough that any gap shows.
+/// Writes numbered lines, fast enough to detect any gap.
 const COUNTING: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.02; done";
 
 #[tokio::test]
@@ -34,7 +34,8 @@ async fn ten_pods_survive_a_killed_daemon_without_losing_a_line() {
         .await;
     let statuses = statuses(&all).await;
     daemon.kill().await;
-    // One ends while nobody watches. Its neighbour's shm is the pod's, and reachable from here.
+    // One container ends while the daemon is down. Its neighbour's shm is the pod's, and reachable
+    // from here.
     let ended = die_without_daemon(&daemon, &mortal.id);
     assert!(ended, "a container can end while the daemon is away");
     let seen: Vec<usize> = all.iter().map(|(_, c)| c.lines().len()).collect();
@@ -91,7 +92,7 @@ async fn ten_pods_survive_a_killed_daemon_without_losing_a_line() {
 
 type Known = (String, i64, i64, Option<u32>);
 
-/// What must not change over a restart: state, times and pid.
+/// Returns the values that must not change across a restart: state, times and pid.
 async fn statuses(
     all: &[(cairn_tests::pod::Pod, cairn_tests::container::Container)],
 ) -> Vec<Known> {
@@ -109,7 +110,7 @@ async fn statuses(
     known
 }
 
-/// Ends a container from inside its pod's shared memory, without the daemon.
+/// Ends a container through its pod's shared memory, without the daemon.
 fn die_without_daemon(daemon: &Daemon, id: &str) -> bool {
     let find = || {
         look::cgroup_pids(daemon.cgroup_parent())
@@ -178,7 +179,7 @@ async fn a_killed_monitor_costs_its_container_only() {
         (status.exit_code, status.reason.as_str()),
         (255, "MonitorLost")
     );
-    until("the container's processes are gone", || async {
+    until("the container's processes have ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;
@@ -205,7 +206,7 @@ async fn a_monitor_killed_while_the_daemon_is_dead_is_noticed() {
         (status.exit_code, status.reason.as_str()),
         (255, "MonitorLost")
     );
-    until("the container's processes are gone", || async {
+    until("the container's processes have ended", || async {
         (!proc.exists()).then_some(())
     })
     .await;

@@ -1,5 +1,6 @@
-//! The sample programs of `nri/plugins` against the daemon: each as its usage says, and what two of them do to the host and
-//! to a container. What they make of annotations and flags: `nri/plugins/tests/samples`.
+//! The sample programs of `nri/plugins` with the daemon: each by its documented usage, and the
+//! effects of two of them on the host and a container. `nri/plugins/tests/samples` tests their
+//! annotations and flags.
 
 use std::fs;
 
@@ -18,11 +19,12 @@ mod cgroups;
 mod network;
 mod usage;
 
-/// How the daemon came to a plugin, in the words of `cairn plugins`.
+/// The kind of a plugin in `cairn plugins`.
 const LAUNCHED: &str = "launched";
 const CONNECTED: &str = "external";
 
-/// Starts a sample with these flags as one would in a shell, and waits until the daemon has taken it as each of `ids`.
+/// Starts a sample with these flags like in a shell, and waits until the daemon has accepted it as
+/// each of `ids`.
 async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str]) {
     let log = daemon.path(&format!("{program}-{}.log", daemon.yard.next()));
     let mut argv = vec![
@@ -38,7 +40,7 @@ async fn connect(daemon: &mut Daemon, program: &str, flags: &[&str], ids: &[&str
     }
 }
 
-/// Waits until `cairn plugins` lists it as active, and as come this way.
+/// Waits until `cairn plugins` lists it as active, and of this kind.
 async fn active(daemon: &Daemon, id: &str, kind: &str) {
     until(&format!("{id} is active, and {kind}"), || async {
         let all = daemon.plugins().await;
@@ -56,7 +58,7 @@ async fn launching(program: &str) -> Daemon {
     daemon
 }
 
-/// A pod's configuration with these annotations beside its own.
+/// Returns a pod's configuration with these additional annotations.
 fn annotated(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> cri::PodSandboxConfig {
     let mut config = cri.pod_config(name);
     let more = annotations.iter();
@@ -66,7 +68,7 @@ fn annotated(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> cri::PodSan
     config
 }
 
-/// One line, with all these words.
+/// Checks that an error is one line with all these words.
 fn tells(error: &Status, words: &[&str]) {
     let text = error.message();
     assert!(!text.trim().contains('\n'), "{text}");
@@ -75,7 +77,7 @@ fn tells(error: &Status, words: &[&str]) {
     }
 }
 
-/// Lays something over a directory of the machine that takes what is written there, in the yard only.
+/// Covers a directory of the machine with an overlay that takes all writes, in the yard only.
 async fn cover(daemon: &Daemon, dir: &str) {
     let script = "mkdir -p /run/cover$0/up /run/cover$0/work && mount -t overlay overlay \
          -o lowerdir=$0,upperdir=/run/cover$0/up,workdir=/run/cover$0/work $0";
@@ -84,15 +86,15 @@ async fn cover(daemon: &Daemon, dir: &str) {
     assert!(made.status.success(), "{dir}: {}", shown(&made));
 }
 
-/// Writes a file of the yard, which its directories are made for.
+/// Writes a file in the yard, and makes its directories.
 fn write(daemon: &Daemon, path: &str, text: &str) {
     let path = daemon.yard.inside(path);
-    let dir = path.parent().expect("a file lies somewhere");
+    let dir = path.parent().expect("a file is in a directory");
     fs::create_dir_all(dir).expect("a directory");
     fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// Lets a daemon that was only furnished serve.
+/// Starts a daemon that was only set up.
 async fn serve(daemon: &mut Daemon) {
     daemon.serve().await;
     daemon.import(&Image::busybox(BUSYBOX)).await;

@@ -1,4 +1,4 @@
-//! What a container may do, seen from inside: CRI-215…226, 240…243.
+//! A container's rights, seen from inside: CRI-215…226, 240…243.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -26,7 +26,7 @@ async fn started(pod: &Pod, name: &str, change: impl FnOnce(&mut Config)) -> Con
     container
 }
 
-/// A field of the container's first process, as that process sees itself.
+/// Returns a status field of the container's first process, read inside.
 async fn own(container: &Container, field: &str) -> String {
     let status = container.exec(&["cat", "/proc/1/status"]).await;
     let line = status
@@ -143,7 +143,7 @@ async fn users_and_groups_are_the_configs_or_the_images() {
         .await
         .user
         .and_then(|u| u.linux)
-        .expect("the user is told");
+        .expect("the status has the user");
     assert_eq!((status.uid, status.gid), (1000, 1000));
     let by_number = started(&pod, "number", |c| {
         security(c).run_as_user = Some(cri::Int64Value { value: 4242 });
@@ -326,7 +326,7 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
         ..Default::default()
     };
     let container = started(&pod, "c", |c| {
-        // The deeper one first: parents must be mounted before children all the same.
+        // The deeper one first: parents must still be mounted before children.
         c.mounts = vec![
             mount(&inner, "/data/below", false),
             mount(&outer, "/data", true),
@@ -352,7 +352,7 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
     assert_eq!(
         status.mounts.len(),
         4,
-        "the config's mounts are told, and only they"
+        "the status has exactly the configured mounts"
     );
     pod.end().await;
 }
@@ -418,7 +418,7 @@ async fn devices_are_the_default_ones_and_those_given() {
     container
         .sh("echo x > /dev/extra-null; head -c 4 /dev/zero > /dev/null")
         .await;
-    // The disk of the machine: its node may be made (MKNOD is a default capability), not opened.
+    // The machine's disk: its node may be made (MKNOD is a default capability), but not opened.
     let disk = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let disk = disk.lines().skip(2).find_map(|l| {
         let mut words = l.split_whitespace();
@@ -451,7 +451,7 @@ async fn a_container_can_not_write_to_the_daemons_programs() {
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let container = started(&pod, "c", |c| {
         security(c).namespace_options = Some(shared);
-        // Where there is one it refuses first.
+        // Unconfined: otherwise an AppArmor profile, if the host has one, denies the access first.
         security(c).apparmor = Some(cri::SecurityProfile {
             profile_type: cri::security_profile::ProfileType::Unconfined.into(),
             ..Default::default()
@@ -462,7 +462,7 @@ async fn a_container_can_not_write_to_the_daemons_programs() {
         });
     })
     .await;
-    // Its parent is its monitor; with SYS_PTRACE the monitor's program is within reach.
+    // Its parent is its monitor; with SYS_PTRACE it can reach the monitor's program.
     let script = "p=$(awk '/^PPid/{print $2}' /proc/$(pidof sleep | cut -d' ' -f1)/status); \
                   test -n \"$p\" && ls -l /proc/$p/exe >/dev/null && ! (: >> /proc/$p/exe) && ! chmod 755 /proc/$p/exe 2>/tmp/why; cat /tmp/why";
     let said = container.sh(script).await;

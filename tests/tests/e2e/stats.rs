@@ -11,7 +11,7 @@ use cairn_tests::{
 };
 use tonic::Code;
 
-/// Uses some CPU, writes some files, says so and stays.
+/// Uses some CPU, writes some files, prints a line and continues.
 const WORK: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; \
                     dd if=/dev/zero of=/written bs=1k count=64 2>/dev/null; echo done; \
                     exec sleep 1000";
@@ -36,7 +36,12 @@ async fn list(cri: &Cri, filter: cri::ContainerStatsFilter) -> Vec<cri::Containe
 fn ids(stats: &[cri::ContainerStats]) -> Vec<&str> {
     let attributes = stats.iter().map(|stats| stats.attributes.as_ref());
     attributes
-        .map(|attributes| attributes.expect("attributes are always told").id.as_str())
+        .map(|attributes| {
+            attributes
+                .expect("attributes are always present")
+                .id
+                .as_str()
+        })
         .collect()
 }
 
@@ -69,7 +74,7 @@ async fn a_running_container_tells_what_it_uses_and_time_goes_on_between_two_sam
     assert!(value(&layer.inodes_used) >= 1, "{layer:?}");
     let mountpoint = layer.fs_id.expect("a file system").mountpoint;
     assert!(daemon.yard.inside(&mountpoint).is_dir(), "{mountpoint}");
-    // Rates are not known at once, and are never told as 0 before they are.
+    // Rates are unknown at first, and must not be reported as 0 then.
     until("a rate is known", || async {
         let cpu = stats(&pod.cri, &container.id).await.ok()?.cpu?;
         cpu.usage_nano_cores
@@ -181,7 +186,7 @@ async fn a_pod_in_the_hosts_network_has_statistics_and_no_network() {
     pod.end().await;
 }
 
-/// What critest lets be without a sample: what this kernel or this container may not have.
+/// Metrics that critest permits without a sample: this kernel or this container may not have them.
 const OPTIONAL: [&str; 9] = [
     "hugetlb",
     "pressure",

@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward as crictl streams them, by SPDY and by WebSocket.
+//! Exec, attach and port-forward, as crictl streams them by SPDY and by WebSocket.
 
 use std::{
     ffi::OsStr,
@@ -13,7 +13,8 @@ use tokio::{
 };
 use tonic::Code;
 
-/// Inside the daemon's network, where its URLs lead. Nothing forks: killed, the program itself dies.
+/// Runs a program in the daemon's network, where its URLs are valid. It does not fork: a kill ends
+/// the program itself.
 pub(crate) fn inside(daemon: &Daemon, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nsenter");
     command
@@ -60,7 +61,7 @@ pub(crate) async fn ended(mut command: Command, input: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).spawn().expect("crictl runs");
     let mut stdin = child.stdin.take().expect("piped");
     let writing = async {
-        // It may end before it has read all.
+        // It may end before it has read all input.
         let _ended = stdin.write_all(input).await;
         drop(stdin);
     };
@@ -122,7 +123,8 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
         let args = ["exec", "-r", transport, "-i", "-t", &container.id];
         let script =
             r#"'until stty size | grep -q "33 77"; do sleep 0.1; done; echo sized; exit 5'"#;
-        // What is still on its way when a terminal ends is lost in script(1): it stays until all was seen.
+        // script(1) loses output that is in transit when a terminal ends: it stays open until all
+        // output was seen.
         let exec = format!(
             "stty rows 33 cols 77; {} sh -c {script}; echo over; read _",
             argv(&daemon, &args).join(" ")
@@ -132,7 +134,7 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("script runs");
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut said = String::new();
-        // What crictl could still read it would take for its own.
+        // crictl would consume input that it can still read.
         let all = async {
             while !said.contains("over") {
                 let mut some = [0; 4096];
@@ -203,7 +205,7 @@ async fn a_forwarded_port_reaches_what_listens_at_the_pods_loopback() {
             command.args(["-c", &script]);
             async move { ended(command, b"").await.stdout }
         };
-        // Several on one connection.
+        // Several requests on one connection.
         for _ in 0..3 {
             cairn_tests::until("the forwarded port answers", || async {
                 let said = String::from_utf8_lossy(&fetch(12345).await).into_owned();
@@ -211,7 +213,7 @@ async fn a_forwarded_port_reaches_what_listens_at_the_pods_loopback() {
             })
             .await;
         }
-        assert_eq!(fetch(12346).await, b"", "nobody listens at port 81");
+        assert_eq!(fetch(12346).await, b"", "no process listens at port 81");
         forwarder.kill().await.expect("crictl is killed");
     }
     pod.end().await;
@@ -232,7 +234,7 @@ async fn an_exec_whose_client_leaves_is_gone_and_so_is_its_group() {
     })
     .await;
     child.kill().await.expect("crictl is killed");
-    cairn_tests::until("the exec is gone", || async {
+    cairn_tests::until("the exec has ended", || async {
         (count() == before).then_some(())
     })
     .await;
@@ -308,7 +310,7 @@ async fn a_url_is_good_for_one_request_of_a_client_that_goes_on_by_a_protocol_of
         let (port, path) = rest.split_once('/').expect("a path");
         for (head, code, word) in heads {
             let mut command = inside(&daemon, "bash");
-            // Refused, a connection is closed; else its head ends by an empty line.
+            // A refused connection is closed; otherwise its header ends with an empty line.
             let read = if *code == "101" {
                 r"sed '/^\r$/q'"
             } else {

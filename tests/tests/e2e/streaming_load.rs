@@ -1,5 +1,5 @@
-//! Streams under load: much through one, many at once, many in a row. `CAIRN_TEST_MEGABYTES=1024` makes it a gigabyte;
-//! the rates are printed.
+//! Streams under load: much data through one, many concurrent ones, many in sequence.
+//! `CAIRN_TEST_MEGABYTES=1024` transfers a gigabyte; the rates are printed.
 
 use std::{process::Stdio, time::Instant};
 
@@ -16,7 +16,7 @@ fn megabytes() -> usize {
     asked.and_then(|text| text.parse().ok()).unwrap_or(24)
 }
 
-/// The same bytes each time, and no two blocks alike: what is lost, doubled or exchanged shows.
+/// Deterministic bytes without equal blocks: lost, duplicated or exchanged ones are detected.
 struct Bytes(u64);
 
 impl Bytes {
@@ -53,7 +53,7 @@ async fn check(mut from: impl AsyncRead + Unpin, blocks: usize, seed: u64) {
     }
 }
 
-/// Sends blocks through a program and holds what comes back against them; the program may go on.
+/// Sends blocks through a program and compares its output with them; the program may continue.
 async fn echo(mut command: Command, blocks: usize, seed: u64) {
     let mut child = command
         .stdin(Stdio::piped())
@@ -94,10 +94,10 @@ async fn what_goes_through_an_exec_comes_back_byte_for_byte() {
 }
 
 const CONNECTIONS: usize = 64;
-/// The first of as many ports in the pod, and on the client's side.
+/// The first of `CONNECTIONS` ports in the pod, and on the client's side.
 const PORTS: (usize, usize) = (7000, 12300);
 
-/// crictl, which forwards each of the ports.
+/// Runs crictl, which forwards each of the ports.
 async fn forwarded(
     daemon: &Daemon,
     pod: &cairn_tests::pod::Pod,
@@ -120,7 +120,7 @@ async fn forwarded(
     forwarder
 }
 
-/// One connection to the n-th forwarded port.
+/// Opens one connection to the n-th forwarded port.
 fn connected(daemon: &Daemon, n: usize, blocks: usize) -> Command {
     let mut command = inside(daemon, "bash");
     let (port, bytes) = (PORTS.1 + n, blocks * BLOCK);
@@ -136,13 +136,13 @@ async fn what_goes_through_forwarded_ports_comes_back_and_sixty_four_do_at_once(
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("ports").await;
     let server = pod.sleeper("c").await;
-    // One each: the queue of busybox's is short.
+    // One server each: busybox has a short queue.
     let (first, last) = (PORTS.0, PORTS.0 + CONNECTIONS - 1);
     let serve = format!(
         "for p in $(seq {first} {last}); do nc -ll -p $p -e cat </dev/null >/dev/null 2>&1 & done"
     );
     server.sh(&serve).await;
-    // A connection that is refused ends crictl.
+    // A refused connection ends crictl.
     until("all of them listen", || async {
         let count = "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A '; true";
         let listening = server.sh(count).await.trim().parse::<usize>();
@@ -168,14 +168,16 @@ async fn what_goes_through_forwarded_ports_comes_back_and_sixty_four_do_at_once(
     pod.end().await;
 }
 
-/// Descriptors of the daemon and of a container's monitor, and all processes of the pods.
+/// Returns the descriptors of the daemon and of a container's monitor, and the processes of the
+/// pods.
 fn held(daemon: &Daemon) -> (usize, usize) {
     let fds = daemon.yard.inside(format!("/proc/{}/fd", daemon.pid()));
     let open = std::fs::read_dir(fds).expect("it runs").count();
     (open, look::cgroup_pids(daemon.cgroup_parent()).len())
 }
 
-/// Name and state of each process that a container sees, asked of a shell that starts none for it.
+/// Returns name and state of each process that a container sees, from a shell that starts no
+/// process for it.
 async fn processes(container: &Container) -> Vec<String> {
     let each =
         "for p in /proc/[0-9]*; do read -r _ name state _ <$p/stat && echo $name $state; done";
@@ -185,7 +187,7 @@ async fn processes(container: &Container) -> Vec<String> {
         .lines()
         .map(str::to_owned)
         .collect();
-    // Their order is that of their numbers' texts.
+    // The listing is in the order of the pids as text.
     all.sort();
     all
 }
@@ -211,7 +213,7 @@ async fn a_thousand_execs_leave_nothing() {
         let ran = crictl(&daemon, &args).output().await.expect("crictl runs");
         assert_eq!(ran.stdout, b"x\n", "exec {n}: {ran:?}");
     }
-    // URLs that nobody ever asked for go after a minute; each is a small record, and holds no descriptor.
+    // Unused URLs expire after a minute; each is a small record without a descriptor.
     let mut runtime = pod.cri.client.runtime.clone();
     for _ in 0..10 {
         let request = cri::ExecRequest {

@@ -65,7 +65,7 @@ async fn a_failed_start_is_told_on_the_page_with_the_plugin_that_refused_it_and_
     }
     assert!(text.contains(r#"env[\"SECRET\"]"#) && !text.contains("hunter2"));
 
-    // What was recorded draws the same without the daemon.
+    // The recorded events give the same page without the daemon.
     let log = daemon.path("events");
     let recorded = daemon.cairn(&["timeline", "p", "--json"]).await;
     fs::write(&log, &recorded.stdout).expect("written");

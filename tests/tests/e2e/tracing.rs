@@ -1,4 +1,4 @@
-//! Spans by OTLP: what a collector gets, and what a missing one costs.
+//! Spans by OTLP: the data that a collector gets, and the cost of a missing one.
 
 mod collector;
 
@@ -42,7 +42,7 @@ fn setup(per_million: u32) -> Setup {
     ))
 }
 
-/// As a kubelet that traces sends it.
+/// A message with the trace context of a kubelet.
 fn traced<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     let parent = format!("00-{TRACE}-{CALLER}-01");
@@ -62,7 +62,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     found[0]
 }
 
-/// What hangs below a span, in the order of beginning.
+/// Returns the spans below a span, in the order of their start.
 fn below(spans: &[Span], parent: &Span) -> Vec<String> {
     let mut children: Vec<_> = spans
         .iter()
@@ -72,7 +72,7 @@ fn below(spans: &[Span], parent: &Span) -> Vec<String> {
     for child in &children {
         assert_eq!(child.trace_id, parent.trace_id);
         let inside = parent.start <= child.start + 1_000_000 && child.end <= parent.end + 1_000_000;
-        assert!(inside, "{} lies in {}", child.name, parent.name);
+        assert!(inside, "{} is within {}", child.name, parent.name);
     }
     children.iter().map(|span| span.name.clone()).collect()
 }
@@ -122,7 +122,7 @@ async fn a_pods_start_is_a_tree_of_spans_below_the_callers() {
         .start_container(traced(missing))
         .await
         .expect_err("there is none");
-    // Nobody asked for these: nothing is told.
+    // Requests without a trace context produce no spans.
     client
         .runtime
         .version(cri::VersionRequest::default())
@@ -134,7 +134,7 @@ async fn a_pods_start_is_a_tree_of_spans_below_the_callers() {
     };
     let mut spans = collector.once("the last call's span", is_last).await;
     let refused = spans.iter().position(is_last).expect("it is there");
-    // The caller's own mistake is no error of the server.
+    // An error of the caller is not an error of the server.
     assert_eq!(spans.remove(refused).status, None);
 
     let run = named(&spans, "runtime.v1.RuntimeService/RunPodSandbox");
@@ -231,14 +231,14 @@ async fn calls_without_a_trace_are_sampled_and_a_pull_shows_its_layers() {
         status.message.contains("127.0.0.1:5001/none:1"),
         "{status:?}"
     );
-    // Our own commands ask by other services, too; those are not traced.
+    // Our own commands also use other services, which are not traced.
     assert!(spans.iter().all(|span| !span.name.starts_with("cairn.v1")));
 }
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
     let daemon = Daemon::with(setup(1_000_000)).await;
-    // It lets everybody down, and counts them.
+    // A collector that closes every connection, and counts them.
     let broken = listen(daemon.yard.pid(), COLLECTOR).expect("a listener in the yard");
     let comers = Arc::new(AtomicUsize::new(0));
     let (ended, count) = (
@@ -260,7 +260,7 @@ async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
     let pod = daemon.cri().pod("untold").await;
     let container = pod.sleeper("one").await;
     assert!(begun.elapsed() < Duration::from_secs(10));
-    until("it is told", || async { (lines() > 0).then_some(()) }).await;
+    until("it is logged", || async { (lines() > 0).then_some(()) }).await;
     let told_at = comers.load(Ordering::SeqCst);
     until("it is tried again", || async {
         pod.status().await;
@@ -271,7 +271,7 @@ async fn a_collector_that_is_not_there_costs_a_line_and_no_time() {
     drop(ended);
     door.join().expect("no panic");
     assert_eq!(container.exec(&["echo", "here"]).await, "here");
-    // The collector comes: what is new gets there.
+    // The collector starts: new spans reach it.
     let collector = Collector::start(&daemon);
     let ask = || async {
         pod.status().await;
@@ -304,7 +304,7 @@ async fn nothing_is_traced_where_the_sampling_is_zero_and_nobody_brings_a_trace(
         .metadata_mut()
         .insert("traceparent", not.parse().expect("a value"));
     client.runtime.version(request).await.expect("answered");
-    // Then one that is traced: had the others been, theirs would have come before.
+    // Then a traced request: spans of the earlier ones would have arrived before it.
     let version = traced(cri::VersionRequest::default());
     client.runtime.version(version).await.expect("answered");
     let is_version = |span: &Span| span.name.ends_with("/Version");
@@ -312,7 +312,8 @@ async fn nothing_is_traced_where_the_sampling_is_zero_and_nobody_brings_a_trace(
     assert_eq!(spans.len(), 1, "{spans:?}");
 }
 
-/// A certificate for the collector's address that vouches for itself, and its key, below the daemon's directory.
+/// Makes a self-signed certificate for the collector's address, and its key, in the daemon's
+/// directory.
 fn certificate(daemon: &Daemon, name: &str) -> (PathBuf, PathBuf) {
     let path = |ending: &str| daemon.path(&format!("certs/{name}.{ending}"));
     let (certificate, key) = (path("pem"), path("key"));

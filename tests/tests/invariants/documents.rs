@@ -1,4 +1,4 @@
-//! What the documents say of tests, guarantees and requirements.
+//! References of the documents to tests, guarantees and requirements.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ fn the_documents_name_only_tests_that_exist() {
     let mut missing = Vec::new();
     for document in ["ARCHITECTURE.md", "CONTRACT.md", "SECURITY.md"] {
         let text = fs::read_to_string(repository().join(document)).expect("the document is there");
-        // Every second piece stands between backticks.
+        // Every second piece is between backticks.
         for name in text.split('`').skip(1).step_by(2) {
             let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             if name.matches('_').count() >= 4 && name.chars().all(is_name) {
@@ -76,12 +76,12 @@ fn the_documents_name_only_points_that_exist() {
     assert!(named > 80, "found {named}");
 }
 
-/// The cells of each row of CONTRACT.md that begins with a guarantee's id.
+/// Returns the cells of each row of CONTRACT.md that starts with a guarantee's id.
 fn guarantees() -> Vec<Vec<String>> {
     rows(&["| C-", "| G-"])
 }
 
-/// The cells of each row of CONTRACT.md that begins so.
+/// Returns the cells of each row of CONTRACT.md with one of these prefixes.
 fn rows(beginnings: &[&str]) -> Vec<Vec<String>> {
     let text = fs::read_to_string(repository().join("CONTRACT.md")).expect("the contract is there");
     let rows = text
@@ -101,7 +101,7 @@ fn each_guarantee_has_an_id_of_its_own_a_source_and_a_test() {
     let mut last: BTreeMap<String, u32> = BTreeMap::new();
     for row in &all {
         let id = &row[0];
-        // C-01.3 is the third of C-01; G-05 the fifth of all that hold across the points.
+        // C-01.3 is the third of C-01; G-05 is the fifth of the general guarantees.
         let (group, number) = id.rsplit_once(['.', '-']).expect("a group and a number");
         let number: u32 = number.parse().expect("a number");
         let before = last.insert(group.to_owned(), number).unwrap_or(0);
@@ -134,7 +134,8 @@ fn each_guarantee_has_an_id_of_its_own_a_source_and_a_test() {
     assert_eq!(points.count(), 13, "a section for each event");
 }
 
-/// The tests of contract points: `contract_c04_…` is of C-04, `contract_c09_and_c13_…` of both, `contract_g32_…` of G-32.
+/// The tests of contract points: `contract_c04_…` belongs to C-04, `contract_c09_and_c13_…` to
+/// both, `contract_g32_…` to G-32.
 #[test]
 fn each_contract_test_is_cited_by_a_guarantee_of_its_point() {
     let mut wrong = Vec::new();
@@ -167,7 +168,7 @@ fn each_contract_test_is_cited_by_a_guarantee_of_its_point() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `c04` is C-04.
+/// Converts `c04` to C-04.
 fn point(word: &str) -> Option<String> {
     let (group, number) = word.split_at_checked(1)?;
     let is_number = number.len() == 2 && number.bytes().all(|b| b.is_ascii_digit());
@@ -176,7 +177,7 @@ fn point(word: &str) -> Option<String> {
         .then(|| format!("{}-{number}", group.to_uppercase()))
 }
 
-/// Numbers of documents that are not in the repository say nothing to its reader.
+/// Numbers of documents outside the repository are useless to its reader.
 #[test]
 fn the_contract_cites_only_what_can_be_opened() {
     let text = fs::read_to_string(repository().join("CONTRACT.md")).expect("the contract is there");
@@ -189,7 +190,7 @@ fn the_contract_cites_only_what_can_be_opened() {
     }
 }
 
-/// Numbers such as `CRI-132` in a text, ranges written out by their ends.
+/// Returns numbers such as `CRI-132` in a text; of ranges, both ends.
 fn cited(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for prefix in ["CRI-", "NRI-"] {
@@ -243,7 +244,7 @@ fn every_cited_requirement_has_its_line() {
     );
 }
 
-/// Where a package's modules lie, and the document with their map.
+/// The directory of a package's modules, and the document with their map.
 const MAPS: [(&str, &str); 7] = [
     ("runtime/src", "ARCHITECTURE.md"),
     ("runtime/monitor/src", "ARCHITECTURE.md"),

@@ -15,7 +15,7 @@ use std::{
 use cairn_tests::bins::repository;
 use serde_json::Value;
 
-/// The platform that cargo builds for here.
+/// Returns the platform for which cargo builds.
 fn host() -> String {
     let output = Command::new(env!("CARGO")).arg("-vV").output();
     let said = String::from_utf8(output.expect("cargo runs").stdout).expect("text");
@@ -23,7 +23,8 @@ fn host() -> String {
     host.expect("cargo names its host").to_owned()
 }
 
-/// `cargo metadata`, resolved for this platform: the crates of others are not on a machine that has only built.
+/// Returns `cargo metadata` resolved for this platform: the crates of other platforms may not be on
+/// this machine.
 fn metadata() -> &'static Value {
     static METADATA: OnceLock<Value> = OnceLock::new();
     METADATA.get_or_init(|| {
@@ -47,7 +48,7 @@ fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What a package is linked with: its normal dependencies, by package id.
+/// Returns the packages that a package is linked with: its normal dependencies, by package id.
 fn normal_dependencies(node: &Value) -> Vec<&str> {
     let normal = |dep: &&Value| {
         let kinds = list(dep, "dep_kinds");
@@ -67,7 +68,7 @@ fn nodes() -> &'static [Value] {
     list(&metadata()["resolve"], "nodes")
 }
 
-/// Names of the packages that one of ours is linked with directly.
+/// Returns the names of the packages that one of ours is linked with directly.
 fn direct(package: &str) -> BTreeSet<&'static str> {
     let names = names();
     let own = |node: &&Value| names[text(node, "id")] == package;
@@ -77,7 +78,7 @@ fn direct(package: &str) -> BTreeSet<&'static str> {
     deps.map(|id| names[id]).collect()
 }
 
-/// Names of all packages that end up in one of ours.
+/// Returns the names of all packages that are linked into one of ours.
 fn tree(package: &str) -> BTreeSet<&'static str> {
     let names = names();
     let by_id: BTreeMap<&str, &Value> = nodes().iter().map(|n| (text(n, "id"), n)).collect();
@@ -101,7 +102,7 @@ struct Line {
     code: String,
 }
 
-/// The code below a path of the repository, which must exist.
+/// Returns the code below a path of the repository, which must exist.
 fn code(path: &str) -> Vec<Line> {
     fn files(path: &Path, into: &mut Vec<PathBuf>) {
         if path.is_dir() {
@@ -141,7 +142,7 @@ fn code(path: &str) -> Vec<Line> {
     lines
 }
 
-/// Whether a word stands in a line by itself, not as part of a longer one.
+/// Whether a line contains a word on its own, not as part of a longer one.
 fn has_word(line: &str, word: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -151,7 +152,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Fails if one of the words stands in code below `paths`, outside of `except`.
+/// Fails if code below `paths`, except in `except`, contains one of the words.
 fn absent(paths: &[&str], words: &[&str], except: &[&str]) {
     let mut found = Vec::new();
     for line in paths.iter().flat_map(|path| code(path)) {
@@ -180,7 +181,8 @@ fn the_wire_crates_have_no_logic() {
     }
 }
 
-/// ARCHITECTURE.md's table of packages: each with those that it may depend on; none where that is anything.
+/// Returns ARCHITECTURE.md's table of packages: each with its permitted dependencies; `None` if any
+/// are permitted.
 fn packages() -> BTreeMap<String, Option<Vec<String>>> {
     let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
     let (_, rows) = text
@@ -191,7 +193,7 @@ fn packages() -> BTreeMap<String, Option<Vec<String>>> {
         let [_, names, _, below, _] = row.split('|').collect::<Vec<_>>()[..] else {
             panic!("a row of three cells: {row}");
         };
-        // What stands in parentheses is for readers.
+        // Text in parentheses is for readers.
         let names = names.split('(').next().unwrap_or_default();
         let words = |cell: &str| cell.split(',').map(|name| name.trim().to_owned()).collect();
         let below = match below.trim() {
@@ -277,8 +279,8 @@ fn only_the_hooks_file_calls_nri_dispatch() {
         "stop_container",
         "remove_container",
     ];
-    // Inside the daemon these names belong to the hooks file, to the RPCs, and to the pod's own
-    // steps; what makes a call a dispatch is that a file also names the nri crate's adaptation.
+    // In the daemon these names belong to the hooks file, to the RPCs, and to the pod's own steps.
+    // A call is a dispatch if its file also names the nri crate's adaptation.
     let mut found = Vec::new();
     let mut by_file: BTreeMap<String, Vec<Line>> = BTreeMap::new();
     for line in code("runtime/src") {
@@ -367,7 +369,7 @@ fn the_pure_modules_do_no_io_and_take_no_clock() {
     );
 }
 
-/// Rooms that may block are exempt from clippy's bans, all of them.
+/// Modules that may block are exempt from clippy's bans, all of which apply together.
 #[test]
 fn rooms_that_may_block_keep_the_other_bans() {
     let words = [

@@ -1,5 +1,5 @@
-//! The patches that break the product for tests: `hack/model --mutants` and `hack/contract --violations` build them.
-//! And the patches of other people's crates, which the product is built with.
+//! The patches that break the product for tests, which `hack/model --mutants` and
+//! `hack/contract --violations` build; and the patches of third-party crates in the product.
 
 use std::{fs, path::Path, process::Command};
 
@@ -26,7 +26,8 @@ fn each_patch_applies_to_the_sources() {
     }
 }
 
-/// How many files of a directory differ from upstream's, by the list `h2.sha256`; a file that is not in the list differs.
+/// Returns the number of files of a directory that differ from upstream's, by the list `h2.sha256`;
+/// an unlisted file differs.
 fn differing(crate_dir: &Path) -> Vec<String> {
     let sums = fs::read_to_string(repository().join("hack/patches/h2.sha256")).expect("a list");
     let listed: Vec<_> = sums
@@ -69,7 +70,7 @@ fn the_copy_of_h2_is_upstreams_with_our_patch_and_nothing_else() {
         let done = Command::new(program)
             .args(args)
             .current_dir(&place)
-            // In a repository, git leaves out paths that are not below the current directory.
+            // In a repository, git ignores paths outside the current directory.
             .env("GIT_CEILING_DIRECTORIES", parent)
             .output()
             .expect("it starts");

@@ -12,7 +12,7 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Serves until the runtime is gone.
+/// Serves until the runtime closes the connection.
 pub(crate) async fn serve(socket: &Path) -> ExitCode {
     match talk(socket).await {
         Ok(()) => ExitCode::SUCCESS,

@@ -126,7 +126,7 @@ impl Runtime {
             return Came::Garbage("the answer cannot be decoded".to_owned());
         };
         if let Some(Status { code, message }) = response.status.filter(|s| s.code != 0) {
-            // A plugin's ttrpc may watch the time that it was given, and be first to say that it is over.
+            // A plugin's ttrpc may have the same timeout, and report it first.
             return if code == Code::DeadlineExceeded as i32 {
                 Came::TimedOut
             } else {

@@ -1,4 +1,4 @@
-//! Runs nri-bench as a program would be, and reads what it wrote.
+//! Runs nri-bench like a program, and reads its output.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use std::{
@@ -11,14 +11,14 @@ use std::{
 
 use serde_json::Value;
 
-/// A place for scenarios.
+/// A directory for scenarios.
 pub(crate) struct Bench(tempfile::TempDir);
 
-/// What a run came to.
+/// The result of a run.
 pub(crate) struct Run {
     pub code: u8,
     pub text: String,
-    /// What went to standard error.
+    /// Its standard error.
     pub errors: String,
     pub json: Value,
 }
@@ -41,8 +41,8 @@ impl Run {
     }
 }
 
-/// The words that start the plugin which breaks this rule. It is built here where nothing has built it, as when a single suite
-/// is asked for.
+/// Returns the command that starts the plugin that breaks this rule. Builds it if it is missing, as
+/// when a single suite is run.
 pub(crate) fn broken(rule: &str) -> Vec<OsString> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The plugins that are played to: our samples, and Go's.
+//! The plugins for replays: our samples, and Go's.
 
 use std::{
     env,
@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Where nri-bench lies, and the samples beside it: built here where nothing has built them.
+/// Returns the directory of nri-bench and the samples, which are built if missing.
 pub(crate) fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! `nri-bench record` between a plugin and a runtime made of memory.
+//! `nri-bench record` between a plugin and an in-memory runtime.
 
 use std::{
     fs,
@@ -90,7 +90,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A pod's life with the plugin behind the proxy.
+/// Runs a pod's life with the plugin behind the proxy.
 pub(crate) fn life(
     rule: &str,
     recorder: &Recorder,
@@ -122,7 +122,7 @@ pub(crate) fn tokio() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Such a life of the plugin that breaks this rule, on file.
+/// Records such a life of the plugin that breaks this rule.
 pub(crate) fn recorded(bench: &Bench, rule: &str, flags: &[&str]) -> PathBuf {
     let tokio = tokio();
     let runtime = tokio.block_on(FakeRuntime::start()).expect("a runtime");

@@ -1,4 +1,4 @@
-//! C-04.3: two plugins that set the same thing.
+//! C-04.3: two plugins that set the same value.
 
 use nri::{
     adjust::{Adjust, SetResources},
@@ -14,7 +14,7 @@ use testkit::verdict::{Answer, Checked, same, that, told};
 
 type Change = fn(&mut ContainerAdjustment, &str);
 
-/// What both plugins set, and the word of it that the error must have.
+/// The value that both plugins set, and the word that the error must contain.
 const CONFLICTS: [(&str, &str, Change); 18] = [
     ("env", "SAME", |a, v| {
         a.add_env("SAME", v);

@@ -66,7 +66,7 @@ async fn process_is_made(s: &Stage) -> Checked {
     hook.passes("StartContainer").await
 }
 
-/// A container that writes a file on the host as soon as its program runs.
+/// A container whose program writes a file on the host at its start.
 async fn witness(
     s: &Stage,
     pod: &crate::cri::Pod,
@@ -209,7 +209,7 @@ async fn end_after_beginning(s: &Stage) -> Checked {
     Ok(())
 }
 
-/// Exactly one StopContainer came of `p/c` by the time that its pod is gone.
+/// Ends the pod, and checks that `p/c` got exactly one StopContainer.
 async fn once(plugin: &Plugin, pod: &crate::cri::Pod) -> Checked {
     pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
@@ -273,7 +273,7 @@ async fn before_the_pods_stop(s: &Stage) -> Checked {
     hook.passes("StopPodSandbox").await
 }
 
-/// A pod with `c`, and `other`, which runs as well.
+/// A pod with two running containers, `c` and `other`.
 async fn two(s: &Stage) -> Checked<(crate::cri::Container, crate::cri::Container)> {
     let (pod, container) = s.sleeper("p").await?;
     let other = pod.start("other", &SLEEPER).await;

@@ -40,7 +40,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// A pod and a container of it that is being created, held by a plugin.
+/// A pod, and a container of it whose creation a plugin blocks.
 async fn creating(s: &Stage, plugin: &Plugin) -> Checked<(Pod, Hook<Container>)> {
     let pod = s.pod("p").await?;
     let hook = {
@@ -137,7 +137,7 @@ async fn later_may_remove(s: &Stage) -> Checked {
     same("BOTH/GONE in the container", "second/gone", said.as_str())
 }
 
-/// A plugin that answers the creation of `new`, and of nothing else.
+/// The plugin answers the creation of `new` only.
 fn answers_new(plugin: &Plugin, answer: CreateContainerResponse) {
     plugin.creates(move |request| {
         if request.container.as_ref().is_some_and(|c| c.name == "new") {
@@ -158,12 +158,12 @@ pub(super) fn limit(container: &str) -> nri::proto::ContainerUpdate {
     update
 }
 
-/// The memory limit in the cgroup of a process.
+/// Returns the memory limit in the cgroup of a process.
 pub(super) fn memory_of(pid: u32) -> Option<String> {
     look::of_cgroup(pid, "memory", "memory.limit_in_bytes", "memory.max")
 }
 
-/// The pid of a started container, as plugins were told it.
+/// Returns the pid of a started container from the plugin's event.
 pub(super) async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
     let seen = plugin.sees(Event::StartContainer, of).await?;
     let pid = seen.container.map_or(0, |container| container.pid);
@@ -171,7 +171,7 @@ pub(super) async fn pid_of(plugin: &Plugin, of: &str) -> Checked<u32> {
     Ok(pid)
 }
 
-/// The limit is in the cgroup.
+/// Checks that the limit is in the cgroup.
 pub(super) async fn is_limited(plugin: &Plugin, of: &str) -> Checked {
     let pid = pid_of(plugin, of).await?;
     eventually(
@@ -239,7 +239,7 @@ async fn failed_update(s: &Stage) -> Checked {
     pod.created("new").await.map(drop)
 }
 
-/// An adjustment that no host can carry out.
+/// An adjustment that no host can apply.
 fn impossible() -> nri::proto::ContainerAdjustment {
     let mut adjust = nri::proto::ContainerAdjustment::default();
     adjust.add_cdi_device("nri-contract.invalid/none=such");
@@ -325,7 +325,7 @@ async fn nothing_is_left(s: &Stage) -> Checked {
     let listed = s.cri().containers().await.succeeds("ListContainers")?;
     same("containers listed", 0, listed.len())?;
     plugin.behaves();
-    // The same name and attempt: something left of the first would be in the way.
+    // Reuse name and attempt: remains of the first container would cause a conflict.
     let again = pod
         .start("c", &SLEEPER)
         .await

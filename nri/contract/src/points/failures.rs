@@ -1,5 +1,5 @@
-//! Each event, and a plugin that fails at it: by an error, by silence, by its death, by garbage. What must come of the
-//! call, of the plugins behind it, and of the plugin itself.
+//! Each event with a plugin that fails it: by an error, a timeout, a crash or an invalid answer.
+//! Checks the call, the later plugins, and the plugin itself.
 
 use std::{
     sync::{
@@ -24,18 +24,18 @@ use testkit::{
     verdict::{Answer, Checked, miss, same, skip, that, told},
 };
 
-/// What an event is for a plugin that fails at it.
+/// The class of an event, which decides the effect of a plugin's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// A failure may stop the call.
     Setup,
-    /// All is torn down, everyone is told.
+    /// Teardown is completed, and every plugin is notified.
     Teardown,
-    /// Nothing hangs on the answer.
+    /// The call does not depend on the answer.
     Notification,
 }
 
-/// Every event, its class, and the guarantee on a plugin's error at it.
+/// Every event, its class, and the guarantee about a plugin's error.
 pub(super) const EVENTS: [(Event, Class, &str); 13] = [
     (Event::RunPodSandbox, Class::Setup, "C-01.9"),
     (Event::StopPodSandbox, Class::Teardown, "C-02.8"),
@@ -52,7 +52,7 @@ pub(super) const EVENTS: [(Event, Class, &str); 13] = [
     (Event::PostUpdatePodSandbox, Class::Notification, "G-11"),
 ];
 
-/// The ways to fail without an answer.
+/// The failures without an answer.
 pub(super) const SILENT: [(&str, Deed); 3] = [
     ("timeout", Deed::Hang),
     ("death", Deed::Die),
@@ -79,7 +79,7 @@ pub(super) fn points() -> Vec<Point> {
             "G-11" => format!("G-11/error-at-{name}"),
             of_error => format!("{of_error}/error"),
         };
-        // The veto of a pod or a container is a point of its own beside its other ones.
+        // A veto of a pod or a container has a point of its own.
         if !matches!(of_error, "C-01.9" | "C-04.7") {
             let title = format!("a plugin's error at {name} {outcome}");
             points.push(Point::new(id, title, Cost::Fast, move |stage| async move {
@@ -112,7 +112,7 @@ pub(super) struct Stand {
     pub container: Option<Container>,
 }
 
-/// All that comes before the call of an event.
+/// Makes the objects that the call of an event needs.
 pub(super) async fn before(s: &Stage, event: Event) -> Checked<Stand> {
     let (mut pod, mut container) = (None, None);
     match event {
@@ -145,7 +145,7 @@ pub(super) async fn before(s: &Stage, event: Event) -> Checked<Stand> {
 }
 
 impl Stand {
-    /// The call of an event, to be made or held; calls that a runtime lacks skip the point.
+    /// Makes the call of an event. A runtime that lacks the call skips the point.
     pub(super) async fn call(&self, s: &Stage, event: Event) -> Checked<Result<(), Status>> {
         match self.calls(s, event).await {
             Err(status) if status.code() == Code::Unimplemented => {
@@ -155,7 +155,7 @@ impl Stand {
         }
     }
 
-    /// As [`Stand::call`], as the runtime answers it.
+    /// As [`Stand::call`], but returns the runtime's answer.
     pub(super) fn calls(
         &self,
         s: &Stage,
@@ -190,7 +190,7 @@ impl Stand {
     }
 }
 
-/// "p" or "p/c".
+/// Returns "p" or "p/c".
 pub(super) fn of(event: Event) -> &'static str {
     match event {
         Event::RunPodSandbox
@@ -202,7 +202,7 @@ pub(super) fn of(event: Event) -> &'static str {
     }
 }
 
-/// The hostile plugin is asked first, the good one is behind it.
+/// Connects the hostile plugin, which is called first, and then the good one.
 pub(super) async fn pair(s: &Stage, policy: Option<FailurePolicy>) -> Checked<(Plugin, Plugin)> {
     let hostile = s.plugin_with("10", "hostile", policy).await?;
     Ok((hostile, s.plugin("20", "good").await?))
@@ -250,7 +250,7 @@ async fn at_silence(s: &Stage, event: Event, deed: Deed) -> Checked {
         "the plugin is closed",
         format!("it is connected after {PATIENCE:?}"),
     )?;
-    // And the runtime lives.
+    // The runtime must still work.
     let next = s.pod("next").await?;
     good.sees(Event::RunPodSandbox, "next").await?;
     next.end().await.succeeds("the next pod's end")
@@ -262,7 +262,7 @@ async fn undecodable(s: &Stage) -> Checked {
     raw.register("10", &format!("{}-raw", s.run.id)).await;
     let subscribed = nri::EventMask::of(Event::RunPodSandbox).to_wire();
     let (cri, config) = (s.cri(), s.pod_config("p"));
-    // It is in once it has answered Synchronize: pods are made until one comes to it.
+    // The plugin is active after it has answered Synchronize: create pods until it gets one.
     let enough = Arc::new(AtomicBool::new(false));
     let told = enough.clone();
     let runs = s.call(async move {
@@ -278,12 +278,12 @@ async fn undecodable(s: &Stage) -> Checked {
     }
     let more = eventually("another pod comes to the good plugin", || async {
         let count = good.count(Event::RemovePodSandbox, "p");
-        // The pod of the undecodable answer, and one after it.
+        // The pod with the undecodable answer, and the next one.
         let over = count >= 2 || runs.is_finished();
         over.then_some(()).ok_or_else(|| listed(&good.lines()))
     });
     let more = more.await;
-    // A call that is given up may still make a pod: the loop ends by itself.
+    // A dropped call may still make a pod, so let the loop end by itself.
     enough.store(true, Ordering::SeqCst);
     let ran = runs.await;
     asked.and(more)?;
@@ -311,7 +311,7 @@ async fn one_timeout_each(s: &Stage) -> Checked {
     )
 }
 
-/// A plugin that was late at C-01 of the pod `p`, which runs.
+/// A plugin that timed out at C-01 of the pod `p`; the pod runs.
 async fn late(s: &Stage) -> Checked<(Plugin, Plugin, Pod)> {
     let (hostile, good) = pair(s, None).await?;
     hostile.does(Event::RunPodSandbox, Deed::Hang);

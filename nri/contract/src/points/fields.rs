@@ -1,4 +1,4 @@
-//! C-04.6: what a plugin adjusts, seen from inside the container.
+//! C-04.6: a plugin's adjustments as seen in the container.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -41,7 +41,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// A container that a plugin has adjusted, running.
+/// Runs a container with a plugin's adjustment.
 pub(super) async fn adjusted(
     s: &Stage,
     change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
@@ -54,7 +54,7 @@ pub(super) async fn adjusted(
     Ok((plugin, created))
 }
 
-/// What a script in the container prints; it must succeed.
+/// Returns the output of a script in the container; the script must succeed.
 async fn inside(container: &Container, script: &str) -> Checked<String> {
     let (said, code) = container.sh(script).await.succeeds("ExecSync")?;
     that(
@@ -65,7 +65,7 @@ async fn inside(container: &Container, script: &str) -> Checked<String> {
     Ok(said)
 }
 
-/// What a script in an adjusted container prints.
+/// Returns the output of a script in an adjusted container.
 async fn shows(
     s: &Stage,
     change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,
@@ -106,7 +106,7 @@ async fn args(s: &Stage) -> Checked {
     shows(s, change, "tr '\\0' ' ' < /proc/1/cmdline", "sleep 2000").await
 }
 
-/// An executable script on the host.
+/// Writes an executable script on the host.
 fn script(path: &Path, text: &str) -> Checked {
     let written = fs::write(path, format!("#!/bin/sh\n{text}\n"))
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)));
@@ -121,7 +121,7 @@ fn hook(path: &Path) -> Hook {
     }
 }
 
-/// What OCI hooks of these kinds were given on their standard input.
+/// Returns the standard input that OCI hooks of these kinds got.
 async fn told_hooks(
     s: &Stage,
     kinds: &'static [(&'static str, HookKind)],
@@ -129,7 +129,7 @@ async fn told_hooks(
     let dir = s.directory()?;
     for (name, _) in kinds {
         let out = dir.join(format!("{name}.json"));
-        // Whole or not at all: it is read as soon as it is there.
+        // Write atomically: the file is read as soon as it exists.
         let text = format!("cat > {0}.new && mv {0}.new {0}", out.display());
         script(&dir.join(name), &text)?;
     }
@@ -237,10 +237,10 @@ async fn devices(s: &Stage) -> Checked {
     shows(s, change, look, "1:3 640 11 22\nusable").await
 }
 
-/// Where runtimes look for CDI files.
+/// The directory where runtimes look for CDI files.
 const CDI: &str = "/var/run/cdi";
 
-/// A file that goes when this is dropped.
+/// A file that is removed when this is dropped.
 struct Gone(std::path::PathBuf);
 impl Drop for Gone {
     fn drop(&mut self) {
@@ -332,7 +332,7 @@ async fn io_priority(s: &Stage) -> Checked {
     shows(s, change, "ionice -p 1", "best-effort: prio 6").await
 }
 
-/// Policy and nice value by proc_pid_stat(5).
+/// Returns policy and nice value by proc_pid_stat(5).
 async fn scheduler(s: &Stage) -> Checked {
     let change = |a: &mut ContainerAdjustment| {
         a.scheduler(LinuxScheduler {

@@ -1,4 +1,4 @@
-//! G-22 to G-24: plugins that connect while things happen.
+//! G-22 to G-24: plugins that connect during operations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// Names of the point's own pods and containers in a plugin's list.
+/// Returns the names of the point's own pods and containers in a plugin's list.
 async fn listed(s: &Stage, plugin: &Plugin) -> Checked<(Vec<String>, Vec<String>)> {
     let (pods, containers) = plugin.synchronised().await?;
     let own: BTreeMap<String, String> = pods
@@ -91,7 +91,7 @@ async fn none_twice(s: &Stage) -> Checked {
         .collect();
     let mut joined = Vec::new();
     for n in 0..4 {
-        // Each cuts in at another moment of the load.
+        // Each plugin joins at a different moment of the load.
         tokio::time::sleep(Duration::from_millis(60)).await;
         joined.push(s.plugin("10", &format!("late{n}")).await?);
     }
@@ -144,7 +144,7 @@ async fn held_in_create(s: &Stage) -> Checked {
 }
 
 async fn split(s: &Stage) -> Checked {
-    // Together more than the four megabytes of one message.
+    // Together these exceed the four megabytes of one message.
     const PODS: usize = 24;
     let ballast = "x".repeat(200 << 10);
     for n in 0..PODS {

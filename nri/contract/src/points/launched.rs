@@ -1,5 +1,6 @@
-//! G-13 to G-19 as a plugin sees them that the runtime launches: it is there before the runtime answers any call, so
-//! it is told exactly what the table of restarts says. And G-37, the plugin's own restart.
+//! G-13 to G-19 with a plugin that the runtime launches. It is connected before the runtime answers
+//! any call, so that the table of restarts determines exactly the events that it gets. G-37: the
+//! plugin's own restart.
 
 use nri::proto::Event;
 use testkit::cri::{ContainerState, PodSandboxState};
@@ -16,7 +17,8 @@ use crate::{
 };
 use testkit::verdict::{Answer, Checked, miss, same, that};
 
-/// A guarantee, the event in which the runtime is killed, what the next Synchronize lists, and what comes after it.
+/// A guarantee, the event during which the runtime is killed, the content of the next Synchronize,
+/// and the events after it.
 type Row = (
     &'static str,
     Event,
@@ -80,7 +82,7 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
     let call = stand.calls(s, event);
     let hook = s.hold(&blocker, event, of(event), call).await?;
     restart(s).await?;
-    // The runtime has answered: what it had to tell is told.
+    // The runtime has answered, so it has sent all events of the interrupted work.
     let life = witness.last_life();
     let _ = hook.returns().await;
     that(
@@ -105,7 +107,8 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
     rest(s, event).await
 }
 
-/// The runtime ends what the kill interrupted, without a call of CRI. A start is CRI's to repeat.
+/// The runtime completes the interrupted work without a CRI call, except for a start, which CRI
+/// must repeat.
 async fn rest(s: &Stage, event: Event) -> Checked {
     let cri = s.cri();
     match event {
@@ -157,7 +160,7 @@ async fn rest(s: &Stage, event: Event) -> Checked {
 async fn exit_meanwhile(s: &Stage) -> Checked {
     let witness = Witness::of(s).await?;
     let (dir, pod, container) = waiting(s).await?;
-    // It ends as soon as nobody answers at the NRI socket.
+    // The plugin ends as soon as no process answers at the NRI socket.
     let nri = s.run.nri.clone();
     let ends = s.call(async move {
         while tokio::net::UnixStream::connect(&nri).await.is_ok() {

@@ -1,4 +1,4 @@
-//! What is asked, by the guarantees of CONTRACT.md.
+//! The points, by the guarantees of CONTRACT.md.
 
 mod conflicts;
 mod containers;
@@ -22,7 +22,7 @@ mod validators;
 
 use crate::point::Point;
 
-/// Every point there is.
+/// Returns every point.
 pub(crate) fn all() -> Vec<Point> {
     [
         run::points(),
@@ -54,7 +54,7 @@ mod tests {
 
     use crate::point::matches;
 
-    /// The ids in the tables of CONTRACT.md.
+    /// Returns the ids in the tables of CONTRACT.md.
     fn guarantees() -> BTreeSet<String> {
         let contract = concat!(env!("CARGO_MANIFEST_DIR"), "/../../CONTRACT.md");
         let text = std::fs::read_to_string(contract).expect("CONTRACT.md");
@@ -98,7 +98,7 @@ mod tests {
         because: String,
     }
 
-    /// The heads of the patches, by their names.
+    /// Returns the heads of the patches by name.
     fn violations() -> BTreeMap<String, Violation> {
         let patches = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/violations");
         let patches = std::fs::read_dir(patches).expect("a directory");
@@ -141,7 +141,7 @@ mod tests {
         assert!(all.len() >= 40, "only {} violations", all.len());
     }
 
-    /// Guarantees that have no point; their rows in CONTRACT.md say why.
+    /// Guarantees without a point; their rows in CONTRACT.md give the reason.
     const POINTLESS: [&str; 10] = [
         "C-01.8", "C-08.6", "C-12.4", "G-05", "G-06", "G-12", "G-29", "G-42", "G-43", "G-44",
     ];

@@ -1,4 +1,4 @@
-//! G-01 to G-05, and G-25: who is called when.
+//! G-01 to G-05, and G-25: the order of calls.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// The plugins in the order in which they got the event.
+/// Returns the plugins in the order in which they got the event.
 fn callees(s: &Stage, event: Event) -> Vec<String> {
     let all = s.journal.all();
     let of = all.into_iter().filter(|seen| seen.event == event);
@@ -148,7 +148,7 @@ async fn answered_before_the_next(s: &Stage) -> Checked {
         0,
         early,
     )?;
-    // Either answer is right for a stop that a removal overtakes: what counts is the order.
+    // A removal may overtake this stop, so both answers are correct: only the order matters.
     let _ = hook.returns().await?;
     let _ = removal.await;
     plugin.sees(Event::RemovePodSandbox, "p").await.map(drop)
@@ -202,7 +202,7 @@ async fn other_pods_go_on(s: &Stage) -> Checked {
     let run = &[Event::RunPodSandbox];
     let plugin = s.wanted("10", "a").events(run).join().await?;
     let hook = s.hold_run(&plugin, s.pod_config("held")).await?;
-    // Of pods that are not the point's it hears, too: the other pod exists already.
+    // The plugin also gets the event of the other pod, so run that one first.
     let before = hook.returns().await?.succeeds("RunPodSandbox")?;
     let hook = s.hold_run(&plugin, s.pod_config("p")).await?;
     let limit = s.run.request_timeout / 2;

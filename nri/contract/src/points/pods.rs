@@ -28,7 +28,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// UpdatePodSandboxResources, where the runtime has it.
+/// Calls UpdatePodSandboxResources, if the runtime implements it.
 pub(super) async fn update(pod: &Pod, shares: i64) -> Checked<Result<(), tonic::Status>> {
     match pod.update(shares).await {
         Err(status) if status.code() == Code::Unimplemented => {
@@ -43,7 +43,7 @@ fn shares(resources: Option<&LinuxResources>) -> Option<u64> {
     Some(cpu.shares.as_ref()?.value)
 }
 
-/// The shares of the pod as plugins see them.
+/// Returns the pod's shares as plugins see them.
 fn told(pod: &nri::proto::PodSandbox) -> Option<u64> {
     shares(pod.linux.as_ref()?.pod_resources.as_ref())
 }
@@ -135,7 +135,7 @@ async fn not_after_a_failed_one(s: &Stage) -> Checked {
     update(&pod, 333)
         .await?
         .fails("UpdatePodSandboxResources")?;
-    // What comes after it shows that nothing more of the update comes.
+    // Later events show that the update causes no further ones.
     pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let post = plugin.count(Event::PostUpdatePodSandbox, "p");

@@ -1,4 +1,4 @@
-//! G-32 and G-33: plugins that say themselves what is to come of their failures.
+//! G-32 and G-33: plugins that choose the effect of their failures themselves.
 
 use nri::proto::{Event, FailurePolicy};
 
@@ -44,10 +44,10 @@ pub(super) fn points() -> Vec<Point> {
     points
 }
 
-/// The first NRI by which plugins say what is to come of their failures.
+/// The first NRI version in which plugins send a failure policy.
 const SINCE: [u64; 3] = [0, 12, 5];
 
-/// Skips what a runtime with an older NRI cannot know.
+/// Skips the point if the runtime's NRI is older.
 fn known(s: &Stage) -> Checked {
     let told = s.run.nri_version.trim_start_matches('v');
     let numbers: Vec<u64> = told.split('.').filter_map(|n| n.parse().ok()).collect();
@@ -80,7 +80,7 @@ async fn failing(s: &Stage, event: Event, class: Class, deed: Deed) -> Checked {
                 good.count(event, of(event)),
             )
         }
-        // Of a container's stop there is nothing that CRI could be told: it has ended.
+        // CRI cannot report an error for a container's stop: the container has ended.
         Class::Teardown if event == Event::StopContainer => {
             good.sees(event, of(event)).await.map(drop)
         }
@@ -99,13 +99,13 @@ async fn absent(s: &Stage) -> Checked {
     known(s)?;
     let (hostile, good) = pair(s, Some(FAIL)).await?;
     drop(hostile);
-    // What comes to the good one shows that the other is no more waited for.
+    // An event at the good plugin shows that the runtime no longer waits for the other one.
     let pod = s.pod("p").await?;
     good.sees(Event::RunPodSandbox, "p").await?;
     pod.ends().await
 }
 
-/// A plugin that is kept, late at C-01 of a pod.
+/// A plugin with `keep_connected` that times out at C-01 of a pod.
 async fn kept(s: &Stage) -> Checked {
     known(s)?;
     let hostile = s.wanted("10", "hostile").policy(false, true).join().await?;

@@ -1,4 +1,4 @@
-//! G-10 and G-39 to G-41: who is taken as a plugin, and the protocols that they may speak.
+//! G-10 and G-39 to G-41: the accepted plugins and their protocols.
 
 use std::time::{Duration, Instant};
 
@@ -52,10 +52,11 @@ async fn no_name(s: &Stage) -> Checked {
     turned_away(s, "10", "").await
 }
 
-/// Registration has five seconds; what is not closed in twice that is held.
+/// Registration has a limit of five seconds. A connection that is open after twice that time is not
+/// closed.
 const REGISTRATION: Duration = Duration::from_secs(10);
 
-/// Pods run while a connection hangs, and the connection is closed.
+/// Checks that pods run while a connection hangs, and that the connection is closed.
 async fn holds_nobody_up(s: &Stage, mut raw: Raw) -> Checked {
     let begun = Instant::now();
     let pod = s.pod("p").await?;
@@ -101,7 +102,7 @@ async fn error_at_synchronize(s: &Stage) -> Checked {
     let bad = s
         .wanted("10", "bad")
         .at_synchronize(Deed::Error("not now".into()));
-    // Whether the runtime closes it or keeps it unheard is its own affair.
+    // The runtime may close the connection or ignore it.
     let bad = bad.try_start().await;
     let good = s.plugin("20", "good").await?;
     s.pod("p").await?;
@@ -133,7 +134,7 @@ async fn told_its_times(s: &Stage) -> Checked {
     )
 }
 
-/// A whole life, for what the plugin of an odd protocol is told of it.
+/// Runs a complete life of a pod, for the events of a plugin with another protocol.
 async fn life(s: &Stage) -> Checked {
     let (pod, container) = s.sleeper("p").await?;
     container.stop().await.succeeds("StopContainer")?;
@@ -160,7 +161,7 @@ async fn state_change(s: &Stage) -> Checked {
     plugin.was_told(&LIFE)
 }
 
-/// A plugin of v1beta1, where the runtime knows it.
+/// A plugin that uses v1beta1, if the runtime supports it.
 async fn beta(s: &Stage) -> Checked<testkit::plugin::Plugin> {
     let wanted = s.wanted("10", "beta").protocol(Protocol::V1Beta1);
     match wanted.try_start().await {
@@ -209,7 +210,7 @@ async fn rollout(s: &Stage) -> Checked {
         1,
         listed,
     )?;
-    // Both write down what they see under one name.
+    // Both plugins write their events under one name.
     older.does(
         Event::RunPodSandbox,
         Deed::Error("the older one was called".into()),
@@ -221,7 +222,8 @@ async fn rollout(s: &Stage) -> Checked {
     that(open, "the older one stays connected", "it is closed")?;
     older.behaves();
     drop(newer);
-    // Its place is free once the runtime has noticed; until then a pod may run without either.
+    // The runtime frees the plugin's place after it notices the end; until then a pod may run
+    // without either plugin.
     let mut number = 0;
     eventually("the older one is called again", || {
         number += 1;
@@ -253,7 +255,7 @@ async fn replacement(s: &Stage) -> Checked {
     )?;
     let before = older.lines().len() + newer.lines().len();
     s.pod("next").await?;
-    // Both have the same name: of the new pod one event came, to one of them.
+    // Both plugins have the same name: exactly one of them got the event of the new pod.
     newer.sees(Event::RunPodSandbox, "next").await?;
     same(
         "events of the next pod",

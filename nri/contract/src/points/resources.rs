@@ -1,4 +1,4 @@
-//! C-04.6: the resources that a plugin adjusts, read in the container's cgroup.
+//! C-04.6: the resources of a plugin's adjustment, read in the container's cgroup.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ async fn memory_limit(s: &Stage) -> Checked {
     is_limited(&plugin, "p/c").await
 }
 
-/// A value in the cgroup of an adjusted container, as v1 and as v2 call and write it.
+/// Checks a value in the cgroup of an adjusted container, with its file and text on v1 and on v2.
 async fn in_cgroup(
     s: &Stage,
     change: impl Fn(&mut ContainerAdjustment) + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! What holds over a restart of the runtime, killed without warning: G-13 to G-21, C-02.6, C-02.7, C-10.6; and G-30,
-//! which takes one to have a plugin required.
+//! Guarantees across a restart of the runtime, which is killed without warning: G-13 to G-21,
+//! C-02.6, C-02.7, C-10.6; and G-30, which needs a restart to set the required plugin.
 
 use std::path::PathBuf;
 
@@ -76,7 +76,7 @@ pub(crate) fn points() -> Vec<Point> {
     points
 }
 
-/// Kills the runtime and starts it again; whether it requires the plugin that it was to require.
+/// Kills and restarts the runtime. Returns whether the command could apply `with`.
 async fn again(s: &Stage, restart: &Restart, with: &With) -> Checked<bool> {
     match restart.again(with).await {
         Ok(Some(client)) => {
@@ -88,7 +88,7 @@ async fn again(s: &Stage, restart: &Restart, with: &With) -> Checked<bool> {
     }
 }
 
-/// The command of this run.
+/// Returns the restart command of this run.
 pub(crate) fn command(s: &Stage) -> Checked<&Restart> {
     match &s.run.restart {
         Some(restart) => Ok(restart),
@@ -132,7 +132,7 @@ async fn older_pod(s: &Stage) -> Checked {
     plugin.was_told(&expected)
 }
 
-/// A container that ends, with code 3, as soon as there is a file `end` in the point's directory.
+/// A container that exits with code 3 as soon as the file `end` exists in the point's directory.
 pub(crate) async fn waiting(s: &Stage) -> Checked<(PathBuf, Pod, Container)> {
     let dir = s.directory()?;
     let pod = s.pod("p").await?;
@@ -151,7 +151,7 @@ pub(crate) async fn waiting(s: &Stage) -> Checked<(PathBuf, Pod, Container)> {
 async fn exit_meanwhile(s: &Stage) -> Checked {
     let (dir, pod, container) = waiting(s).await?;
     let command = command(s)?;
-    // Its file is there after the kill, which the command begins with.
+    // The file is created after the kill, which is the first step of the command.
     let end = format!(
         "(sleep 0.2; touch {}/end) & {}",
         dir.display(),
@@ -172,7 +172,8 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     let pod = Pod { cri, ..pod };
     pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
-    // It joined after the runtime had told whoever was there: it was told, or need not be.
+    // The plugin joined after the runtime had notified the connected plugins: it may have got the
+    // event or not.
     let told = plugin.count(Event::StopContainer, "p/c");
     that(
         told <= 1,
@@ -198,7 +199,7 @@ async fn lists_after(s: &Stage) -> Checked {
     same("its state", ContainerState::ContainerRunning, state)
 }
 
-/// The runtime is killed while `event` blocks; then a plugin joins, and all is removed by CRI.
+/// Kills the runtime while `event` blocks; then a plugin joins, and CRI removes all objects.
 async fn killed_in(s: &Stage, event: Event) -> Checked {
     command(s)?;
     let first = s.plugin("10", "a").await?;
@@ -225,7 +226,7 @@ async fn killed_in(s: &Stage, event: Event) -> Checked {
     resumed(&second, event).await
 }
 
-/// What a restart made of the interrupted work.
+/// Checks the interrupted work after a restart.
 async fn after(
     s: &Stage,
     event: Event,
@@ -273,7 +274,8 @@ async fn after(
     }
 }
 
-/// A plugin that joins by itself may come after what recovery sends: what it gets is at most the rest, once, in order.
+/// A plugin that connects by itself may join after the events of recovery: it gets at most the
+/// remaining ones, once and in order.
 async fn resumed(plugin: &Plugin, event: Event) -> Checked {
     let lines = plugin.lines();
     let allowed: &[&str] = match event {
@@ -290,7 +292,7 @@ async fn resumed(plugin: &Plugin, event: Event) -> Checked {
             "StopPodSandbox p",
             "RemovePodSandbox p",
         ],
-        // One that was never started has its StopContainer with its removal.
+        // A container that was never started gets its StopContainer at its removal.
         _ => &[
             "StopContainer p/c",
             "StopPodSandbox p",
@@ -308,7 +310,7 @@ async fn resumed(plugin: &Plugin, event: Event) -> Checked {
     )
 }
 
-/// The runtime is started with something; then what `check` says, and the runtime as it was before.
+/// Restarts the runtime with these values, runs `check`, and restores the runtime.
 pub(crate) async fn started_with<F>(s: &Stage, with: With, missing: &str, check: F) -> Checked
 where
     F: Future<Output = Checked>,
@@ -318,12 +320,12 @@ where
         return skip(missing);
     }
     let checked = check.await;
-    // Whatever came of it: the next point is not to meet it.
+    // Restore in any case: the next point must not see these values.
     let restored = again(s, command, &With::default()).await.map(drop);
     checked.and(restored)
 }
 
-/// The runtime requires a plugin.
+/// Restarts the runtime with a required plugin.
 async fn requiring<F>(s: &Stage, check: impl FnOnce(Wanted, String) -> F) -> Checked
 where
     F: Future<Output = Checked>,

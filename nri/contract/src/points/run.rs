@@ -1,4 +1,4 @@
-//! C-01, looked at while a plugin blocks in it.
+//! C-01, inspected while a plugin blocks in it.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ async fn addresses(s: &Stage) -> Checked {
     same("ips", told_by_status(&pod).await?, ips)
 }
 
-/// Of the status, primary first.
+/// Returns the addresses in PodSandboxStatus, primary first.
 async fn told_by_status(pod: &Pod) -> Checked<Vec<String>> {
     let network = pod.status().await.succeeds("PodSandboxStatus")?.network;
     let network = network.unwrap_or_default();
@@ -259,7 +259,7 @@ async fn all_plugins_first(s: &Stage) -> Checked {
     hook.passes("RunPodSandbox").await.map(drop)
 }
 
-/// Two plugins, of which the second vetoes; what RunPodSandbox answers.
+/// Connects two plugins, the second of which vetoes. Returns them and the error of RunPodSandbox.
 async fn vetoed(s: &Stage, config: &str) -> Checked<(Plugin, Plugin, tonic::Status)> {
     let (first, second) = (blocker(s).await?, s.plugin("20", "b").await?);
     second.does(Event::RunPodSandbox, Deed::Error("not this one".into()));
@@ -317,7 +317,7 @@ async fn nothing_is_left(s: &Stage) -> Checked {
     .await
 }
 
-/// What of a pod is still there, by what plugins were told of it.
+/// Returns a remaining object of a pod, from the message that plugins got.
 pub(super) fn leftover(pod: &nri::proto::PodSandbox) -> Option<String> {
     let netns = look::namespace(pod, Kind::Network).filter(|path| pinned(path));
     if let Some(path) = netns {
@@ -335,12 +335,12 @@ pub(super) fn leftover(pod: &nri::proto::PodSandbox) -> Option<String> {
     Some(format!("the cgroup {}", dir.display()))
 }
 
-/// Whether something is mounted there: an empty file may stay for a moment.
+/// Whether something is mounted there: an empty file may remain for a moment.
 fn pinned(path: &std::path::Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type == NSFS)
 }
 
-/// The magic of the file system of namespaces.
+/// The magic number of the file system of namespaces.
 const NSFS: i64 = 0x6e73_6673;
 
 async fn retry(s: &Stage) -> Checked {
@@ -395,5 +395,5 @@ async fn extends(s: &Stage) -> Checked {
     same("what the container sees", "42", said.as_str())
 }
 
-/// Time in which nothing must come.
+/// The time in which no further event must arrive.
 pub(super) const QUIET: Duration = Duration::from_millis(200);

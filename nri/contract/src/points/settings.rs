@@ -1,5 +1,6 @@
-//! What takes a runtime that is started with something: a plugin's settings (G-30 to G-38), or trouble of the runtime's
-//! own at one step (C-01.10, C-02.10). Skipped where the restart command cannot have it so.
+//! Guarantees that need other settings of the runtime: a plugin's settings (G-30 to G-38), or a
+//! failure of the runtime's own at one step (C-01.10, C-02.10). Skipped if the restart command does
+//! not support them.
 
 use std::time::{Duration, Instant};
 
@@ -42,10 +43,10 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// A short limit of the plugin's own: what misses it is late long before the runtime's limit.
+/// A short timeout of the plugin's own, far below the runtime's.
 const LIMIT: &str = "request_timeout = \"700ms\"";
 
-/// The runtime is started with settings of a plugin; `check` gets the plugin, not connected yet.
+/// Restarts the runtime with settings of a plugin. `check` gets the plugin before it connects.
 async fn set<F>(s: &Stage, settings: &str, check: impl FnOnce(Wanted) -> F) -> Checked
 where
     F: Future<Output = Checked>,
@@ -60,7 +61,7 @@ where
     let check = check(plugin);
     let checked = async {
         let checked = check.await;
-        // A plugin in good health may have missed its own short time.
+        // On a busy host a working plugin may exceed its own short timeout.
         if settings.contains("request_timeout") && checked.is_err() {
             s.hurry();
         }
@@ -69,7 +70,7 @@ where
     started_with(s, with, missing, checked).await
 }
 
-/// The runtime is started so that one step of its own fails once.
+/// Restarts the runtime so that one of its own steps fails once.
 async fn troubled(
     s: &Stage,
     trouble: &'static str,
@@ -145,7 +146,7 @@ async fn kept_in_order(s: &Stage) -> Checked {
     let keep = format!("must_run = true\n{LIMIT}");
     set(s, &keep, |wanted| async move {
         let plugin = wanted.join().await?;
-        // It is called before this one: what comes here has passed there.
+        // The plugin under test is called first: an event at `other` has already passed it.
         let other = s.plugin("20", "other").await?;
         let (pod, _) = s.sleeper("p").await?;
         drop(plugin);
@@ -157,7 +158,7 @@ async fn kept_in_order(s: &Stage) -> Checked {
             "RemoveContainer p/c",
             "RemovePodSandbox p",
         ];
-        // It hangs in the second of them: that one, and what follows, are not acknowledged.
+        // The plugin hangs in the second event: this event and the later ones are not acknowledged.
         let before = s.journal.all().len();
         let late = s
             .wanted("10", "set")
@@ -189,14 +190,15 @@ async fn kept_in_order(s: &Stage) -> Checked {
     .await
 }
 
-/// What a plugin of this name was told from an event on: in its last life.
+/// Returns the plugin's events from the number `first` in the journal on: those of its last life.
 fn since(s: &Stage, plugin: &Plugin, first: usize) -> Vec<String> {
     let all = plugin.seen().into_iter();
     let all = all.filter(|seen| seen.number >= first);
     all.map(|seen| seen.line(&s.journal.prefix)).collect()
 }
 
-/// A plugin that sets a variable, and is late at the creation of `c`, which runs without it.
+/// A plugin that sets a variable and times out at the creation of `c`. The container runs without
+/// the variable.
 async fn late_at_creation(s: &Stage, wanted: Wanted) -> Checked<(Plugin, Plugin, Container, Gate)> {
     let (plugin, other) = (wanted.join().await?, s.plugin("20", "other").await?);
     let pod = s.pod("p").await?;
@@ -212,7 +214,7 @@ async fn late_at_creation(s: &Stage, wanted: Wanted) -> Checked<(Plugin, Plugin,
     Ok((plugin, other, container, gate))
 }
 
-/// Lets the plugin answer.
+/// Releases the plugin's answer.
 struct Gate(std::sync::Arc<tokio::sync::Semaphore>);
 
 impl Drop for Gate {
@@ -260,7 +262,7 @@ async fn breaker(s: &Stage) -> Checked {
         let plugin = wanted.join().await?;
         let pod = s.pod("p").await?;
         plugin.does(Event::CreateContainer, Deed::Hang);
-        // CreateContainer is missed, then PostCreateContainer.
+        // The plugin misses CreateContainer, then PostCreateContainer.
         let created = pod.create("c", &SLEEPER).await;
         let container = created.succeeds("CreateContainer")?;
         let early = plugin.is_closed(QUIET).await;
@@ -288,7 +290,7 @@ async fn breaker_never(s: &Stage) -> Checked {
 
 const LIMITED: &str = "events = \"CreateContainer\"\nfields = \"Annotations\"";
 
-/// A plugin that wants all events, and sets an annotation and a variable.
+/// A plugin that requests all events, and sets an annotation and a variable.
 async fn limited(wanted: Wanted) -> Checked<Plugin> {
     let plugin = wanted.join().await?;
     plugin.adjusts(|adjust| {

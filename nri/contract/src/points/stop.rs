@@ -38,7 +38,7 @@ pub(super) fn points() -> Vec<Point> {
     }
 }
 
-/// A pod with a container, held in C-02.
+/// A pod with a container; a plugin blocks in C-02.
 async fn stopping(s: &Stage) -> Checked<(Plugin, Pod, Container, Hook<()>)> {
     let plugin = s.plugin("10", "a").await?;
     let (pod, container) = s.sleeper("p").await?;
@@ -111,7 +111,8 @@ async fn status_answers(s: &Stage) -> Checked {
     hook.passes("StopPodSandbox").await
 }
 
-/// A pod whose pause process is killed, where it has one; and what plugins were told when it ran.
+/// A pod whose pause process, if it has one, is killed; and the pod in the plugin's RunPodSandbox
+/// event.
 async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::PodSandbox)> {
     let mut config = s.pod_config("p");
     namespace_options(&mut config, |n| n.pid = NamespaceMode::Pod.into());
@@ -121,7 +122,7 @@ async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::P
     let Some(pid) = pid else {
         return skip("the pid of the pause process, at RunPodSandbox");
     };
-    // Whatever a runtime tells: no process is killed that is not the pod's.
+    // Kill only a process of the pod, even if the runtime reports a wrong pid.
     let netns = look::path_of(&run, Kind::Network)?;
     let of_pod = look::inside(netns, Kind::Network, || {
         fs::read_link("/proc/thread-self/ns/net")
@@ -129,7 +130,7 @@ async fn dead_sandbox(s: &Stage, plugin: &Plugin) -> Checked<(Pod, nri::proto::P
     let of_pod =
         testkit::verdict::done("the pod's network namespace can be entered", of_pod.await)?;
     let own = fs::read_link(format!("/proc/{}/ns/net", run.pid)).ok();
-    // A number may be that of a thread of ours which has just looked into the namespace.
+    // The number may belong to a thread of the suite that has just entered the namespace.
     let own = own.filter(|_| look::is_process(run.pid));
     same(
         "the network namespace of the process that pid names",

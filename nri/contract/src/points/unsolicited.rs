@@ -1,4 +1,5 @@
-//! G-26, G-27 and G-28: what plugins ask for by themselves, and what must not be told.
+//! G-26, G-27 and G-28: requests of plugins on their own initiative, and events that must not be
+//! sent.
 
 use nri::{
     adjust::Adjust,

@@ -41,7 +41,7 @@ fn asked(shares: i64, memory: i64) -> LinuxContainerResources {
     }
 }
 
-/// From now on the plugin answers UpdateContainer by changing the target.
+/// Makes the plugin change the target of every UpdateContainer from now on.
 fn changes(plugin: &Plugin, change: impl Fn(&mut ContainerUpdate) + Send + Sync + 'static) {
     plugin.updates(move |request| {
         let id = request.container.as_ref().map_or("", |c| &c.id);
@@ -51,13 +51,13 @@ fn changes(plugin: &Plugin, change: impl Fn(&mut ContainerUpdate) + Send + Sync 
     });
 }
 
-/// CPU shares in the cgroup, in the words of v1.
+/// Returns the CPU shares in the cgroup, in units of v1.
 fn shares_of(pid: u32) -> Option<u64> {
     let text = look::of_cgroup(pid, "cpu", "cpu.shares", "cpu.weight")?;
     let number: u64 = text.parse().ok()?;
     match look::of_cgroup(pid, "cpu", "cpu.shares", "none") {
         Some(_) => Some(number),
-        // The kernel's weight of 1 to 10000 for shares of 2 to 262144.
+        // The kernel maps shares of 2 to 262144 to weights of 1 to 10000.
         None => Some(2 + (number - 1) * 262_142 / 9_999),
     }
 }
@@ -127,7 +127,7 @@ async fn updates_of_others(s: &Stage) -> Checked {
     is_limited(&plugin, "p/other").await
 }
 
-/// A container with a memory limit of [`LIMIT`], before a call that must fail and change nothing.
+/// Checks that a failing call changes nothing in a container with a memory limit of [`LIMIT`].
 async fn unchanged_by(
     s: &Stage,
     plugin: &Plugin,

@@ -1,4 +1,4 @@
-//! C-04.4: those who judge the sum of all adjustments.
+//! C-04.4: validators of the merged adjustment.
 
 use nri::{
     adjust::Adjust,
@@ -68,7 +68,7 @@ async fn told_the_result(s: &Stage) -> Checked {
     )
 }
 
-/// The creation is refused with these words, and nothing of the container is listed.
+/// Checks that the creation fails with these words, and that the container is not listed.
 async fn refused(s: &Stage, words: &[&str]) -> Checked {
     let pod = s.pod("p").await?;
     let error = pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
@@ -77,7 +77,7 @@ async fn refused(s: &Stage, words: &[&str]) -> Checked {
     same("containers listed", 0, listed.len())
 }
 
-/// Validators are asked about what was adjusted.
+/// Connects a plugin that adjusts: validators are called only for adjustments.
 async fn adjuster(s: &Stage) -> Checked<Plugin> {
     let plugin = s.plugin("20", "a").await?;
     plugin.adjusts(|adjust| {

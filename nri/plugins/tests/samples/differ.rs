@@ -1,4 +1,4 @@
-//! differ: connects twice and tells what is between.
+//! differ: connects twice and prints the difference.
 
 use crate::world::{World, container, pod};
 

@@ -37,7 +37,7 @@ fn go_runtime() -> Option<PathBuf> {
     Some(program)
 }
 
-/// Waits, not for ever, until the file has so many lines that start like this.
+/// Waits, with a deadline, until the file has this number of lines with this start.
 fn until_logged(path: &Path, start: &str, times: usize) -> String {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -69,7 +69,7 @@ fn on_the_go_runtime_the_samples_serve_and_the_logger_prints_the_same_lines() {
     let mut children = Children(vec![runtime]);
     assert!(said.any(|line| line == "ready"));
 
-    // The Go runtime takes plugins one after the other and says so for each.
+    // The Go runtime accepts plugins one after the other and prints a line for each.
     let mut join = |program: &str, index: &str, flags: &[&str]| {
         let child = Command::new(program)
             .args(["-idx", index, "-socket-path"])

@@ -1,4 +1,4 @@
-//! hook-injector: which hooks, under which conditions, from which files.
+//! hook-injector: the injected hooks, their conditions, and their files.
 
 use nri::adjust::Strip;
 

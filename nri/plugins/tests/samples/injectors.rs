@@ -1,5 +1,5 @@
-//! device-injector, ulimit-adjuster, rdt, writable-cgroups, demo-adjuster,
-//! network-device-injector: what they make of annotations and flags.
+//! device-injector, ulimit-adjuster, rdt, writable-cgroups, demo-adjuster, network-device-injector:
+//! their handling of annotations and flags.
 
 use nri::{adjust::Strip, merge::MergedCreate, proto::*};
 
@@ -119,7 +119,7 @@ async fn the_device_injector_takes_the_nearest_annotation_old_or_new() {
         .await
         .expect("another container's");
     assert_eq!(merged.adjust.strip(), None);
-    // The older domain is known for all but sysctls.
+    // The older domain is supported for all except sysctls.
     let old = pod(&[
         ("io-priority.nri.io", "{class: IOPRIO_CLASS_IDLE}"),
         ("sysctl.nri.io", "{net.core.somaxconn: '257'}"),

@@ -1,4 +1,4 @@
-//! logger, network-logger, template: what they print.
+//! logger, network-logger, template: their output.
 
 use nri::proto::{Event, LinuxResources};
 
@@ -6,7 +6,7 @@ use crate::world::{World, container, pod};
 
 const LOGGER: &str = env!("CARGO_BIN_EXE_logger");
 
-/// The whole life of a pod with one container.
+/// Runs a complete life of a pod with one container.
 async fn life(world: &World) {
     let nri = &world.nri;
     let (none, some) = (LinuxResources::default, || (pod(&[]), container()));
@@ -135,8 +135,9 @@ async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_run
         for folder in ["plugins", "conf.d"] {
             std::fs::create_dir(dir.join(folder)).expect("a folder");
         }
-        // By a process of its own: what another test starts just now would inherit it open for writing, and a program
-        // that is open for writing is not started.
+        // Copied by a separate process: a program that another test starts at this moment would
+        // inherit the file open for writing, and an executable that is open for writing cannot be
+        // started.
         let mut copy = std::process::Command::new("cp");
         let copied = copy.arg(LOGGER).arg(dir.join("plugins/30-logger")).status();
         assert!(copied.expect("cp starts").success());
@@ -145,7 +146,7 @@ async fn a_launched_logger_takes_its_identity_and_its_configuration_from_the_run
         std::fs::write(dir.join("conf.d/30-logger.conf"), config).expect("a file");
     })
     .await;
-    // The runtime starts without one that takes its time.
+    // The runtime starts without a slow plugin.
     let active = |world: &World| {
         let plugins = world.nri.plugins();
         let mut states = plugins.iter().map(|plugin| plugin.state);
@@ -202,7 +203,8 @@ async fn a_launched_template_says_its_configuration_and_every_event() {
         for folder in ["plugins", "conf.d"] {
             std::fs::create_dir(dir.join(folder)).expect("a folder");
         }
-        // A launched plugin has no standard error; a script gives it one. Not written by us: see `write_program`.
+        // A launched plugin has no standard error; a script sets one. Not written by this process:
+        // see `write_program`.
         let (program, log) = (env!("CARGO_BIN_EXE_template"), dir.join("log"));
         let script = format!("#!/bin/sh\nexec {program} 2>>{}\n", log.display());
         let file = dir.join("plugins/10-template");

@@ -1,5 +1,4 @@
-//! Each sample plugin, run as the program it is, against the runtime side of the crate over a real
-//! socket.
+//! Runs each sample plugin as a program, with the runtime side of the crate over a real socket.
 
 mod differ;
 mod go;

@@ -1,4 +1,4 @@
-//! v010-adapter with a program of its own; and what every program does with its command line.
+//! v010-adapter with a separate program; and the command line of every program.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ const ALL: [(&str, &str); 13] = [
     ("demo-adjuster", env!("CARGO_BIN_EXE_demo-adjuster")),
 ];
 
-/// The lines that the README has between the fences below `### name`.
+/// Returns the lines in the README between the fences below `### name`.
 fn usage_in_readme(name: &str) -> Vec<&'static str> {
     let (_, rest) = include_str!("../../README.md")
         .split_once(&format!("### {name}\n```\n"))
@@ -80,7 +80,7 @@ fn a_program_without_a_runtime_or_an_index_says_so_and_exits_1() {
     assert!(!nameless.stderr.is_empty());
 }
 
-/// Appends its input to a file and answers with the first line of another.
+/// Appends its input to a file, and answers with the first line of another one.
 const PROGRAM: &str =
     "#!/bin/sh\nhere=$(dirname \"$0\")\n{ cat; echo; } >>\"$here/asked\"\ncat \"$here/answer\"\n";
 
@@ -175,7 +175,7 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
 async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_path() {
     let mut world = World::start().await;
     let program = world.write_program("old-plugin", PROGRAM);
-    // As a runtime launches it: with its own few variables only.
+    // Like a launch by a runtime: with its few variables only.
     let script = format!(
         "#!/bin/sh\nexec env -i {} \"$@\"\n",
         env!("CARGO_BIN_EXE_v010-adapter")
@@ -195,7 +195,7 @@ async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_pa
 async fn a_program_exits_1_when_its_connection_is_lost() {
     let mut world = World::start().await;
     let program = env!("CARGO_BIN_EXE_rdt");
-    // A runtime that goes says goodbye first; a wire between can be cut.
+    // A runtime that ends sends Shutdown first; a proxy between can be cut.
     let (between, nri) = (world.path("between.sock"), world.path("nri.sock"));
     let listener = UnixListener::bind(&between).expect("a socket");
     let wire = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! default-validator as a plugin of its own.
+//! default-validator as a separate plugin.
 
 use crate::world::{World, container, pod};
 

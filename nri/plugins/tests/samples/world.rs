@@ -36,7 +36,7 @@ impl Source for Runtime {
     }
 }
 
-/// A runtime, a folder of its own, and the programs connected to it, which end with it.
+/// A runtime with its own directory, and the connected programs, which end with it.
 pub(crate) struct World {
     pub nri: Adaptation,
     pub dir: tempfile::TempDir,
@@ -57,7 +57,7 @@ impl World {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts it with what `prepare` puts into folders `plugins` and `conf.d`.
+    /// Starts it with the files that `prepare` puts into the directories `plugins` and `conf.d`.
     pub(crate) async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         Self::begin(Vec::new(), prepare).await
     }
@@ -67,7 +67,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a folder");
         prepare(dir.path());
         let mut settings = nri::Settings {
-            // The folder belongs to whoever runs the tests.
+            // The directory belongs to the user of the tests.
             trusted_files_only: false,
             ..Default::default()
         };
@@ -88,12 +88,12 @@ impl World {
         }
     }
 
-    /// A path in the folder.
+    /// Returns a path in the directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// Writes a file of the folder and gives its path.
+    /// Writes a file in the directory and returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         if let Some(parent) = PathBuf::from(&path).parent() {
@@ -103,7 +103,8 @@ impl World {
         path
     }
 
-    /// A program. Not written by us, who start others at the same time: they would inherit it open for writing.
+    /// Writes a program. A separate process writes it: programs that this process starts meanwhile
+    /// would inherit the file open for writing.
     pub(crate) fn write_program(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         let script = r#"printf %s "$1" >"$0" && chmod 755 "$0""#;
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// Waits, not for ever, until something holds.
+    /// Waits, with a deadline, until a condition holds.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// Waits, not for ever, until the program that was run last has ended.
+    /// Waits, with a deadline, until the last started program has ended.
     pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -169,7 +170,7 @@ impl World {
     }
 }
 
-/// Pod `pod0` with these annotations, in a network namespace of its own.
+/// Pod `pod0` with these annotations, in its own network namespace.
 pub(crate) fn pod(annotations: &[(&str, &str)]) -> PodSandbox {
     let all = annotations.iter();
     PodSandbox {

@@ -221,7 +221,7 @@ struct Calls {
     /// The id of the last call sent.
     last: Option<u32>,
     calls: HashMap<u32, Asker>,
-    /// No more answers will arrive.
+    /// No further answers will arrive.
     ended: bool,
     /// A task waits until none are left.
     awaited: bool,
@@ -270,7 +270,7 @@ impl Waiting {
         }
     }
 
-    /// The caller stops waiting: its time is over, or it has given up before.
+    /// The caller stops waiting: its timeout has expired, or it has given up before.
     fn leave(&self, id: u32, busy_until: Instant) {
         let mut calls = self.calls.lock();
         if let Some(asker) = calls.calls.get_mut(&id) {

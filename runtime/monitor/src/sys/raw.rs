@@ -54,7 +54,7 @@ impl Plain {
             ],
             Plain::DupTo { from, to } => [libc::SYS_dup3, from.into(), to.into(), 0],
             Plain::IoPriority(value) => [libc::SYS_ioprio_set, WHO_PROCESS, 0, value.into()],
-            // Without a name: nobody else has this keyring.
+            // Without a name, so that no other process can join this keyring.
             Plain::JoinNewSessionKeyring => [libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0, 0],
             Plain::LeaveTerminal(fd) => {
                 let request = libc::TIOCNOTTY as c_long;

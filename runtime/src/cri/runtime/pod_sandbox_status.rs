@@ -91,7 +91,8 @@ fn info(pod: &Pod) -> BTreeMap<String, String> {
     BTreeMap::from([("info".to_owned(), info.to_string())])
 }
 
-/// A CNI result in the form of containerd's go-cni, which clients read: interfaces by name, with their addresses.
+/// A CNI result in the form of containerd's go-cni, which clients read: interfaces by name, with
+/// their addresses.
 fn go_cni(result: &Value) -> Value {
     let list = |key: &str| result[key].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

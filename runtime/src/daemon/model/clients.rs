@@ -171,7 +171,7 @@ impl World {
     pub(super) async fn finish(&self, pods: &Arc<Pods>) {
         self.memory.0.lock().fails = 0;
         for _ in 0..5 {
-            // Abandoned calls go on.
+            // Abandoned calls continue.
             tokio::time::sleep(Duration::from_secs(60)).await;
             for pod in pods.registry.all() {
                 match timeout(CALL, pods.registry.ask(&pod.id, Op::RemovePod)).await {

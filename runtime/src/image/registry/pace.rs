@@ -9,8 +9,8 @@ use reqwest::Response;
 
 use super::host::{Failure, Host};
 
-/// Bytes per second. A lower rate over a progress timeout is no progress: a trickle would block a
-/// pull for ever.
+/// Bytes per second. A lower rate over a progress timeout counts as no progress: a trickle would
+/// block a pull without an end.
 const RATE_MIN: u64 = 1024;
 /// Tries at one host without a byte, before the next host.
 pub(super) const TRIES: u32 = 3;
@@ -114,7 +114,7 @@ impl Tries {
 mod tests {
     use super::*;
 
-    /// The number of connections, at most `most`, if each brings so many bytes.
+    /// The number of connections, at most `most`, if each transfers this many bytes.
     fn connections(bytes: usize, most: u32) -> u32 {
         let mut tries = Tries::default();
         for n in 1..most {

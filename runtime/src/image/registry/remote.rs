@@ -38,7 +38,7 @@ pub(crate) struct Remote {
     pub registry: String,
     pub hosts: Vec<Host>,
     pub given: Given,
-    /// A host that sends nothing for so long has failed.
+    /// The time without data after which a host has failed.
     pub stall: Duration,
     /// Directory for long documents in transfer.
     pub spool_dir: PathBuf,

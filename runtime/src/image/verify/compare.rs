@@ -53,8 +53,8 @@ impl Found {
     }
 }
 
-/// Compares `layer/fs` with `layer/tree`, whose digest must be `digest`. The result is meaningless
-/// if the watch is over. `None`: the inventory is of another version.
+/// Compares `layer/fs` with `layer/tree`, whose digest must be `digest`. If the watch has ended,
+/// the result is meaningless. Returns `None` for an inventory of another version.
 pub(crate) fn compare(layer: &Path, digest: &Digest, watch: &Watch) -> Option<Found> {
     let mut check = Check {
         watch,

@@ -77,7 +77,8 @@ impl Verified {
 type Seen = HashMap<Digest, Option<Arc<Found>>>;
 
 impl Images {
-    /// Verifies these images, or all, and reports each. Ends early if the watch is over. Blocking.
+    /// Verifies these images, or all, and reports each. Ends early if the watch has ended.
+    /// Blocking.
     pub fn verify(
         &self,
         ids: &[Digest],

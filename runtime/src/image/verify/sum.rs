@@ -49,7 +49,7 @@ impl Sum {
         }
     }
 
-    /// So many zeros: complete pages, except at the end.
+    /// Adds this many zeros: complete pages, except at the end.
     pub(crate) fn skip(&mut self, zeros: u64) {
         self.at += zeros;
         self.goes_on &= zeros == 0;

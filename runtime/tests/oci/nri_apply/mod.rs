@@ -1,4 +1,4 @@
-//! Each row of the table of NRI section 7, as a plugin author would check it.
+//! Each row of the table in NRI section 7, as checked by a plugin author.
 
 mod devices;
 mod linux;
@@ -23,7 +23,7 @@ pub(crate) fn context(f: &Fixture) -> ApplyContext<'_> {
     }
 }
 
-/// One value of every kind that this host can do.
+/// One value of every kind that this host supports.
 pub(crate) fn everything() -> nri::ContainerAdjustment {
     let hook = |path: &str| {
         vec![nri::Hook {
@@ -215,7 +215,7 @@ fn applied(adjust: &nri::ContainerAdjustment) -> Spec {
     apply(&host(), adjust).expect("applied")
 }
 
-/// The text of the refusal; the spec must be as it was.
+/// Returns the error; the spec must be unchanged.
 fn refused(adjust: &nri::ContainerAdjustment) -> String {
     let f = host();
     let mut spec = f.spec().spec;

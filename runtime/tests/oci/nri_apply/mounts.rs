@@ -79,14 +79,15 @@ fn a_bind_mount_with_an_option_that_binds_do_not_have_is_refused_by_its_name() {
     }
     for option in ["ro", "rro", "rnosuid", "nosymfollow"] {
         let adjust = mounts(vec![mount("/x", "/private/x", &["rbind", option])]);
-        // The kernel has it for whole file systems only, and libcontainer does not know it for binds.
+        // The kernel supports it only for complete file systems, and libcontainer does not support
+        // it for binds.
         if option == "nosymfollow" {
             assert!(refused(&adjust).contains(option));
         } else {
             applied(&adjust);
         }
     }
-    // What a file system of its own takes is the kernel's to judge.
+    // The kernel checks the options of a new file system.
     let own = nri::Mount {
         r#type: "tmpfs".to_owned(),
         ..mount("/x", "tmpfs", &["size=1m", "nosuid"])
@@ -155,7 +156,7 @@ fn a_mount_that_cannot_be_made_is_refused_while_the_container_is_created() {
             "{text}"
         );
     }
-    // No source on this host, and none needed.
+    // The source does not exist on this host, and is not needed.
     let tmpfs = nri::Mount {
         r#type: "tmpfs".to_owned(),
         ..mount("/x", "tmpfs", &["size=1m"])

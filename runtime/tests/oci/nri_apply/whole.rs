@@ -1,4 +1,4 @@
-//! Adjustments as a whole, and annotations.
+//! Complete adjustments, and annotations.
 
 use cairn::oci::apply_adjustment;
 use oci_spec::runtime::Spec;
@@ -30,7 +30,7 @@ fn a_spec_is_the_same_after_it_was_on_disk() {
         .as_mut()
         .and_then(|l| l.scheduler.as_mut())
         .expect("set");
-    // Of all policies this one takes the most; clamps are refused.
+    // This policy has the most parameters; clamps are rejected.
     *scheduler = nri::LinuxScheduler {
         policy: nri::LinuxSchedulerPolicy::SchedDeadline as i32,
         flags: (0..=4).collect(),
@@ -76,7 +76,7 @@ fn a_spec_without_sections_gets_them() {
     spec.set_mounts(None);
     let mut adjust = everything();
     let linux_part = adjust.linux.as_mut().expect("linux");
-    // These two need a namespace to act in, which a spec without sections has not.
+    // These two need a namespace, which a spec without sections lacks.
     linux_part.sysctl.clear();
     linux_part.net_devices.clear();
     apply_adjustment(&mut spec, &adjust, &context(&f)).expect("applied");

@@ -1,4 +1,5 @@
-//! Every field whose value is a word, a flag, a name or a member of a list of constants, with one that does not exist.
+//! Every field whose value is a constant, a flag, a name or a list of constants, with an unknown
+//! value.
 
 use proto_nri as nri;
 
@@ -98,7 +99,7 @@ fn bind_at(source: &str, destination: &str) -> nri::Mount {
     }
 }
 
-/// The field as the refusal names it, what must stand in the text beside it, and the adjustment.
+/// The field in the error, another required text of the error, and the adjustment.
 #[rustfmt::skip]
 fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
     let int = |value| Some(nri::OptionalInt { value });
@@ -176,7 +177,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
     rows
 }
 
-/// C-04.6: what is dropped in silence opens what the plugin meant to close.
+/// C-04.6: a silently dropped value would weaken a plugin's restriction.
 #[test]
 fn every_unknown_option_flag_and_constant_is_refused_by_the_name_of_its_field() {
     let mut taken = Vec::new();
@@ -186,5 +187,5 @@ fn every_unknown_option_flag_and_constant_is_refused_by_the_name_of_its_field() 
             taken.push(format!("{field}, {word}: {text}"));
         }
     }
-    assert!(taken.is_empty(), "not told as they should be: {taken:#?}");
+    assert!(taken.is_empty(), "not reported as expected: {taken:#?}");
 }

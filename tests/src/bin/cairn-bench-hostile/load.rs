@@ -22,7 +22,7 @@ use tokio::{task::JoinSet, time};
 use tonic::Status;
 
 pub(crate) const CLIENTS: usize = 2;
-/// A row stands still when no call succeeds for this long.
+/// A row counts as blocked if no call succeeds for this time.
 pub(crate) const STILL: Duration = Duration::from_secs(10);
 /// Pause of a client after a failed call.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -61,7 +61,7 @@ fn options() -> Option<Options> {
             _ => return None,
         }
     }
-    // A shorter row cannot be seen to stand still.
+    // A shorter row could not be detected as blocked.
     (options.length > STILL).then_some(options)
 }
 

@@ -21,13 +21,13 @@ pub(crate) const KEPT: &str = "kept";
 /// A plugin's misbehavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misdeed {
-    /// Not at all: it agrees to everything.
+    /// None: it accepts every event.
     Joins,
     /// Connects and never registers.
     HalfOpen,
     /// Closes its connection at RunPodSandbox, and connects again.
     Leaves,
-    /// Asks for updates without end.
+    /// Requests updates in an endless loop.
     Floods,
     /// Connects many instances of one id.
     Multiplies,
@@ -35,7 +35,7 @@ pub(crate) enum Misdeed {
     SyncHangs,
     /// Answers Synchronize with 10 MB, and connects again.
     SyncIsLarge,
-    /// Never answers RunPodSandbox, and asks to stay connected.
+    /// Never answers RunPodSandbox, and requests to stay connected.
     RunHangs,
     /// Two plugins that close their connections at one container's creation, and connect again.
     Fails,
@@ -58,11 +58,11 @@ const ALL: [(&str, Misdeed); 10] = [
 
 /// cairn's bound of connections that have not registered.
 const HALF_OPEN: usize = 64;
-/// The registration timeout, after which a runtime closes them.
+/// The registration timeout, after which a runtime closes these connections.
 const RENEWED: Duration = Duration::from_secs(5);
 const LEAVERS: usize = 20;
 const INSTANCES: usize = 2000;
-/// Calls of UpdateContainers that are under way at a time.
+/// Concurrent calls of UpdateContainers.
 const FLOOD: u64 = 60;
 /// Longer than the protocol's limit of a message.
 const LARGE: usize = 10 << 20;
@@ -140,7 +140,7 @@ impl Misdeed {
     async fn connection(self, mut raw: Raw, index: &str) -> Ended {
         let name = match self {
             Self::SlowAtKept => "must",
-            // The runtime remembers plugins that failed by name: each row begins anew.
+            // The runtime remembers failed plugins by name: use a new name for each row.
             _ => self.name(),
         };
         raw.register(index, name).await;
@@ -149,7 +149,7 @@ impl Misdeed {
         while let Some(message) = raw.next().await {
             let call = match message {
                 Message::Call(call) => call,
-                // The flood goes on at once.
+                // The flood continues at once.
                 Message::Answer(_) if !flooded.is_empty() => {
                     number += 1;
                     let update = updates(&flooded, number);

@@ -38,13 +38,13 @@ pub(crate) struct Row {
     pub waits: bool,
 }
 
-/// The company of the load.
+/// The activity beside the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scene {
     Quiet,
-    /// A plugin, and nothing else.
+    /// A plugin alone.
     Plugin(Misdeed),
-    /// A container in its grace period, and a plugin that joins then.
+    /// A container in its grace period, during which a plugin joins.
     Grace,
     /// A plugin that is stopped by a signal.
     Stopped,
@@ -195,7 +195,7 @@ impl Stage {
                 let hostile = start(Misdeed::Joins);
                 load.run(length, async {
                     drop(hostile);
-                    // By the kernel: a runtime that stands still does not stop it.
+                    // Killed by the kernel: a blocked runtime would not stop it.
                     let _gone = kill_process(pid, Signal::KILL);
                     let _stopped = time::timeout(CLEANED, stopping).await;
                 })

@@ -50,7 +50,7 @@ request_timeout = "3s"
 restart = "on-failure"
 "#;
 
-/// A readable record.
+/// A record that the daemon can read.
 pub(crate) struct Whole {
     /// Relative to the daemon's directory.
     pub(crate) path: PathBuf,
@@ -59,13 +59,13 @@ pub(crate) struct Whole {
     pub(crate) content: Vec<u8>,
 }
 
-/// Owned by the keeper of the storm; clients see only the line.
+/// Owned by the keeper of the storm; clients see only `line`.
 pub(crate) struct Arena {
     pub(crate) daemon: Daemon,
     line: watch::Sender<Option<Cri>>,
     weather: Arc<Weather>,
     report: Arc<Report>,
-    /// While the daemon is down.
+    /// Set while the daemon is down.
     down: Option<Token>,
     boots: u32,
 }
@@ -113,7 +113,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The current daemon.
+    /// The client of the current daemon.
     pub(crate) fn line(&self) -> watch::Receiver<Option<Cri>> {
         self.line.subscribe()
     }
@@ -164,7 +164,7 @@ impl Arena {
     /// Runs a command in the yard, which must succeed.
     ///
     /// # Errors
-    /// Its output.
+    /// The output of the command.
     pub(crate) async fn inside(&self, argv: &[&str]) -> Result<(), String> {
         let (program, args) = argv.split_first().expect("a command");
         let output = self.daemon.yard.command(program).args(args).output().await;
@@ -197,7 +197,7 @@ impl Arena {
     /// Starts the daemon until it serves.
     ///
     /// # Errors
-    /// It does not serve, with its log: the storm is over.
+    /// The daemon does not serve; the error has its log, and the storm ends.
     pub(crate) async fn bring_up(&mut self) -> Result<(), String> {
         let mut why = String::new();
         for attempt in 0..4 {

@@ -80,11 +80,11 @@ pub(crate) struct Container {
     pub(crate) ending: Option<Ending>,
     /// Time of the first request of its start, and of the acknowledgement.
     pub(crate) start: Option<(Instant, Option<Instant>)>,
-    /// This many lines were written before a client knew of them.
+    /// The number of lines that a client has seen.
     pub(crate) acknowledged: u64,
     /// Number of its log's rotations.
     pub(crate) rotations: u32,
-    /// The complete log was read and found correct.
+    /// The complete log was read and is correct.
     pub(crate) log_checked: bool,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Pod {
     pub(crate) failed: bool,
 }
 
-/// Makes a subject for something new.
+/// Makes the subject of a new object.
 pub(crate) fn subject(link: &Link, name: &str) -> Subject {
     Subject {
         name: name.to_owned(),
@@ -130,7 +130,7 @@ impl Pod {
         }
     }
 
-    /// Whether its unrequested end is explained.
+    /// Whether a known fault explains its unrequested end.
     fn lost(&self, link: &Link) -> bool {
         // As with a container, the `cairn-create` that was hit may have become the pause meanwhile.
         let made = self.made.unwrap_or_else(Instant::now);
@@ -149,7 +149,7 @@ impl Pod {
         self.stage == Stage::Made && !self.lost(link)
     }
 
-    /// Whether the state in a list or status is legal. `None`: it is missing.
+    /// Checks that the state in a list or status is legal. `None` means that the pod is missing.
     pub(crate) fn judge(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
         if self.subject.is_held(link) {
             return Ok(());
@@ -183,7 +183,7 @@ impl Container {
         self.subject.ids.insert(id.to_owned());
     }
 
-    /// Whether an unrequested end, which does not show the program's result, is explained.
+    /// Whether a known fault explains an unrequested end, which does not show the program's result.
     pub(crate) fn lost(&self, link: &Link) -> bool {
         // The `cairn-create` that was hit became the program: the process survives execve.
         let hit_as_create = self.start.is_some_and(|(asked, told)| {
@@ -201,7 +201,7 @@ impl Container {
     }
 
     /// Whether it may count as never started in spite of a failed start: no process keeps that for
-    /// the next daemon, and the disk had no room. A later stop of its pod makes no difference.
+    /// the next daemon, and the disk was full. A later stop of its pod makes no difference.
     pub(crate) fn start_forgotten(&self, link: &Link) -> bool {
         let not_started = |ending: &Ending| ending.reason == "StartError";
         let (true, Some((asked, _))) = (self.ending.as_ref().is_some_and(not_started), self.start)
@@ -219,7 +219,7 @@ impl Container {
             && !self.lost(link)
     }
 
-    /// Whether the state in a list is legal. `None`: it is missing.
+    /// Checks that the state in a list is legal. `None` means that the container is missing.
     pub(crate) fn judge(&self, link: &Link, seen: Option<ContainerState>) -> Result<(), String> {
         use ContainerState::{
             ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running,
@@ -275,7 +275,7 @@ impl Container {
                 .then_some(())
                 .ok_or_else(|| format!("its end was {before:?} and became {ending:?}"));
         }
-        // Stops of its pod and removals stop it too; the stage shows them.
+        // Stops of its pod and removals stop it, too; the stage shows them.
         let told_to_end = self.stage >= Stage::Stopping;
         let by_program = match self.program {
             Program::Mortal { code, .. } => ending.code == code,

@@ -48,7 +48,7 @@ impl<T> Told<T> {
     }
 }
 
-/// The manner of a call.
+/// The options of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
     /// The client leaves after this time.
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     pub(crate) line: watch::Receiver<Option<Cri>>,
     pub(crate) weather: Arc<Weather>,
     pub(crate) report: Arc<Report>,
-    /// Objects with a reported violation: one for each.
+    /// Objects with a reported violation, so that each is reported once.
     pub(crate) told: Arc<Mutex<HashSet<String>>>,
 }
 

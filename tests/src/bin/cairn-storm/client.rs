@@ -34,7 +34,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The name must be unique: pods, logs and labels contain it.
+    /// Makes a client. Its name must be unique: pods, logs and labels contain it.
     pub(crate) fn new(link: Link, name: &str, number: u32, seed: u64) -> Self {
         let name = name.to_owned();
         Self {
@@ -75,7 +75,7 @@ impl Client {
         self.compare().await;
     }
 
-    /// Sometimes draws a client that leaves during its call.
+    /// Draws the options of a call; sometimes the client leaves during it.
     fn manner(&mut self) -> Manner {
         let leaves = self.rng.chance(4);
         Manner {

@@ -72,7 +72,7 @@ fn config(cri: &Cri, pod: &Pod, container: &Container) -> cri::ContainerConfig {
 pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, manner: Manner) {
     let Some(id) = pod.id.clone() else { return };
     if let Some(dir) = container.log.parent() {
-        // As a kubelet does.
+        // A kubelet also makes the directory.
         let _ = fs::create_dir_all(dir);
     }
     let ask = async |cri: Cri| {
@@ -211,7 +211,7 @@ async fn ask(
     link.call(Op::ExecSync, subject, manner, exec).await.done()
 }
 
-/// Asks a counter for its progress: its lines so far are acknowledged.
+/// Reads a counter's progress: its lines so far are acknowledged.
 pub(crate) async fn count(link: &Link, container: &mut Container) {
     let file = format!("/dev/shm/{}", container.name);
     if let Some(answer) = ask(link, container, &["cat", &file]).await
@@ -295,7 +295,7 @@ pub(crate) async fn check_log(link: &Link, container: &mut Container) {
     }
 }
 
-/// The number of numbered lines.
+/// Returns the number of numbered lines.
 fn read_log(container: &Container, lost: bool) -> Result<u64, String> {
     let mut bytes = Vec::new();
     for n in 0..container.rotations {

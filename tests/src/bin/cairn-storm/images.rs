@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct Image {
     pub(crate) name: String,
     /// `Made` after an acknowledged pull, `Removing` from the first unacknowledged removal,
-    /// otherwise `Stopped` (for absent).
+    /// otherwise `Stopped` (absent).
     pub(crate) stage: Stage,
     pub(crate) subject: Subject,
 }

@@ -161,7 +161,8 @@ async fn warm_up(link: &Link, seed: u64) {
     client.leave().await;
 }
 
-/// After the storm: each client takes its last turn and removes its objects; the daemon is watched.
+/// After the storm, each client finishes its turns and removes its objects, while the daemon is
+/// watched.
 async fn settle(
     keeper: &mut Keeper<'_>,
     clients: Vec<tokio::task::JoinHandle<Client>>,
@@ -214,8 +215,8 @@ async fn leftovers(arena: &Arena, before: &BTreeSet<String>, report: &Report) {
     }
 }
 
-/// The daemon's own leftovers without pods: about as many descriptors as before, once its sampler
-/// has run again and released the removed cgroups.
+/// Checks the daemon's own resources without pods: about as many descriptors as before, once its
+/// sampler has run again and released the removed cgroups.
 async fn hoards(arena: &Arena, before: usize, report: &Report) {
     const MORE: usize = 24;
     const SETTLING: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The times of faults: the only excuse for an error, a late or a lost call.
+//! The times of faults: the only excuse for an error, a delayed or a lost call.
 
 use std::{
     collections::HashSet,
@@ -43,9 +43,9 @@ struct Spell {
 #[derive(Debug, Default)]
 pub(crate) struct Weather {
     spells: Mutex<Vec<Spell>>,
-    /// Ids known to a client.
+    /// Ids that a client knows.
     told: Mutex<HashSet<String>>,
-    /// Those whose removal a client has requested.
+    /// Ids whose removal a client has requested.
     doomed: Mutex<HashSet<String>>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Weather {
 pub(crate) struct Token(usize);
 
 impl Weather {
-    /// A client has learned this id.
+    /// Records that a client knows this id.
     pub(crate) fn tell(&self, id: &str) {
         self.told.lock().insert(id.to_owned());
     }
@@ -63,7 +63,7 @@ impl Weather {
         self.told.lock().contains(id)
     }
 
-    /// A client requests the removal of this object.
+    /// Records that a client requests the removal of this object.
     pub(crate) fn doom(&self, id: &str) {
         self.doomed.lock().insert(id.to_owned());
     }

@@ -1,4 +1,4 @@
-//! Limits, classes, and the place of the cgroup.
+//! Limits, classes, and the path of the cgroup.
 
 use std::{fs, time::Duration};
 
@@ -314,9 +314,9 @@ pub(crate) async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_cont
     };
     let seen = stage.in_cgroup(&container, "memory", limit).await;
     assert_eq!(seen, (48 * MIB).to_string());
-    // The kernel lists an exec where init is, or in a group of its own below.
+    // The kernel lists an exec in init's cgroup, or in a group of its own below it.
     container.exec(&["true"]).await;
-    // Of many that ask for one place at once, one gets it.
+    // Of several concurrent requests for one path, exactly one succeeds.
     let rivals = format!("{parent}/else/contested");
     stage.adjusts(move |_, adjust| {
         adjust.cgroups_path(&rivals);
@@ -336,7 +336,7 @@ pub(crate) async fn the_cgroup_is_where_the_plugin_put_it_and_goes_with_the_cont
     let taken = of_linux(|linux| linux.cgroups_path = place.clone());
     stage.refuses(&pod, "linux.cgroups_path", taken).await;
     container.stop(Duration::ZERO).await.expect("StopContainer");
-    until("the cgroup is gone", || async {
+    until("the cgroup is removed", || async {
         look::cgroup_dirs(&place).is_empty().then_some(())
     })
     .await;
@@ -372,7 +372,7 @@ pub(crate) async fn rdt_is_refused_unless_it_is_removed_again(stage: &Stage) {
         value: vec!["L3:0=f".to_owned()],
     };
     let of_rdt = |rdt: LinuxRdt| of_linux(|linux| linux.rdt = Some(rdt));
-    // No machine of ours has resctrl: where one has, these would have to be seen in its directories.
+    // Our test machines have no resctrl. On a machine with it, check its directories instead.
     let resctrl = fs::exists("/sys/fs/resctrl/schemata").unwrap_or(false);
     assert!(
         !resctrl,

@@ -1,7 +1,7 @@
-//! Device nodes and the rules about them.
+//! Device nodes and their rules.
 //!
-//! Major number 240 is for local use: nobody drives it. Opening such a node says "no such device" where the rules let it
-//! through, and "not permitted" where they do not.
+//! Major number 240 is for local use and has no driver. Opening such a node fails with "no such
+//! device" if the rules allow it, and with "not permitted" if they do not.
 
 use cairn_tests::cri;
 use nri::{
@@ -33,7 +33,7 @@ pub(crate) async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(s
             .add_device(device("/dev/ours/local", "c", (240, 7), 0o600))
             .add_device(device("/dev/block", "b", (240, 8), 0o604))
             .add_device(device("/dev/fifo", "p", (0, 0), 0o622))
-            // Another in the place of one that every container has.
+            // Replaces a node that every container has.
             .set_device(device("/dev/full", "c", (1, 5), 0o666));
     });
     let pod = stage.pod("devices").await;
@@ -94,7 +94,7 @@ pub(crate) async fn a_device_is_removed_together_with_its_rule(stage: &Stage) {
         container.start().await.expect("StartContainer");
         let seen = container.sh("test -e /dev/local; echo $?").await;
         assert_eq!(seen, there, "{name}");
-        // Another way to the same device: the rule decides.
+        // Another node of the same device: the rule applies to the device.
         let said = fails(&container, "cat /nodes/local").await;
         assert!(said.contains(says), "{name}: {said}");
     }

@@ -1,5 +1,5 @@
-//! The fields of an adjustment by their paths, such as `linux.resources.memory.limit`: all there are, by the protocol's own
-//! description, and those that a message has set.
+//! The fields of an adjustment by their paths, such as `linux.resources.memory.limit`: all fields
+//! of the protocol's own description, and the fields that a message sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ use prost13::{
 
 const ROOT: &str = "ContainerAdjustment";
 
-/// Messages by their names.
+/// Message types by name.
 struct Messages(BTreeMap<String, DescriptorProto>);
 
-/// What lies below a field.
+/// The content of a field.
 enum Below<'a> {
     Nothing,
     Message(&'a DescriptorProto),
@@ -50,7 +50,7 @@ impl Messages {
             return name.map_or(Below::Nothing, |name| Below::Values(&self.0[name]));
         }
         let target = &self.0[name];
-        // A value that may be absent (NRI-731) is one field, not two.
+        // An optional value (NRI-731) is one field, not two.
         let wrapper = target.name().starts_with("Optional");
         if wrapper {
             Below::Nothing
@@ -134,7 +134,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// All fields that hold a value.
+/// Returns all fields with a value.
 pub(crate) fn all() -> BTreeSet<String> {
     let messages = Messages::read();
     let mut found = BTreeSet::new();
@@ -142,7 +142,7 @@ pub(crate) fn all() -> BTreeSet<String> {
     found
 }
 
-/// Those that an adjustment has set.
+/// Returns the fields that an adjustment sets.
 pub(crate) fn set_in(adjust: &ContainerAdjustment) -> BTreeSet<String> {
     let messages = Messages::read();
     let mut found = BTreeSet::new();

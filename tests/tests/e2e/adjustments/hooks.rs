@@ -24,7 +24,8 @@ const KINDS: [(HookKind, &str); 6] = [
     (HookKind::Poststop, "poststop"),
 ];
 
-/// Keeps its stdin, the spec in the bundle it is told, its namespaces and its capabilities.
+/// Saves its stdin, the spec in the bundle that the state names, its namespaces and its
+/// capabilities.
 const SCRIPT: &str = r#"
 cat > "$OUT/$KIND.json"
 bundle=$(sed -n 's/.*"bundle": *"\([^"]*\)".*/\1/p' "$OUT/$KIND.json")
@@ -34,7 +35,7 @@ grep CapEff /proc/self/status > "$OUT/$KIND.caps"
 echo "$KIND" >> "$OUT/order"
 "#;
 
-/// Only startContainer runs inside: its program and its directory are the container's.
+/// Only startContainer runs inside: its program and directory are paths in the container.
 fn hook(kind: HookKind, name: &str, out: &Path) -> Hook {
     let inside = kind == HookKind::StartContainer;
     let busybox = bins::system("busybox").expect("installed");
@@ -162,7 +163,7 @@ fn in_order(order: &str) {
     assert!(places["startContainer"] < places["poststart"], "{order}");
 }
 
-/// There the hook's own process may not walk through the runtime's directories.
+/// There, the hook's own process has no access to the runtime's directories.
 pub(crate) async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: &Stage) {
     let busybox = bins::system("busybox").expect("installed");
     stage.adjusts(move |_, adjust| {
@@ -237,7 +238,7 @@ pub(crate) async fn a_hook_that_outlasts_its_timeout_is_ended(stage: &Stage) {
         }
         container.remove().await.expect("RemoveContainer");
         assert!(start.elapsed() < Duration::from_secs(20), "{name}");
-        until(&format!("the {name} hook is gone"), || async {
+        until(&format!("the {name} hook has ended"), || async {
             let left = look::processes(stage.daemon.yard.pid());
             (!left.iter().any(|p| p.starts_with("sleep"))).then_some(())
         })

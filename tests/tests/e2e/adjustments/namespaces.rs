@@ -7,7 +7,7 @@ use nri::adjust::Adjust;
 
 use super::stage::{Stage, of_linux, sleeper};
 
-/// What a container's exec is in, by kind.
+/// Returns the namespaces of a container's exec, by kind.
 async fn of(container: &Container) -> BTreeMap<String, String> {
     let listed = container
         .sh("cd /proc/self/ns; for n in net ipc uts pid cgroup time mnt user; do echo $n $(readlink $n); done")
@@ -16,14 +16,14 @@ async fn of(container: &Container) -> BTreeMap<String, String> {
     pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
 }
 
-/// What the daemon is in.
+/// Returns a namespace of the daemon.
 fn of_the_machine(stage: &Stage, name: &str) -> String {
     let path = format!("/proc/{}/ns/{name}", stage.daemon.yard.pid());
     let link = fs::read_link(path).expect("a namespace");
     link.display().to_string()
 }
 
-/// In OCI's words, and as the files in `/proc/<pid>/ns` are called.
+/// The names of OCI, and of the files in `/proc/<pid>/ns`.
 const KINDS: [(&str, &str); 6] = [
     ("network", "net"),
     ("ipc", "ipc"),

@@ -10,7 +10,7 @@ use nri::{
 
 use super::stage::{Stage, sleeper};
 
-/// An OCI hook is told the annotations.
+/// An OCI hook gets the annotations.
 pub(crate) async fn annotations_are_set_replaced_and_removed(stage: &Stage) {
     let out = stage.volume("state").join("state.json");
     let script = format!("cat > {}", out.display());
@@ -140,7 +140,7 @@ pub(crate) async fn the_oom_score_is_set_for_init_and_exec(stage: &Stage) {
 pub(crate) async fn a_cdi_device_comes_with_all_its_file_says(stage: &Stage) {
     let gift = stage.volume("gift");
     fs::write(gift.join("file"), "from the vendor").expect("a file");
-    // The yard's own /run, so that the machine's stays as it is.
+    // In the yard's own /run: the machine's must not change.
     stage
         .machine(&["mount", "-t", "tmpfs", "tmpfs", "/run"])
         .await;

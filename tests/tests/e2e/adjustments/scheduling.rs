@@ -1,4 +1,4 @@
-//! Scheduler, I/O priority, memory policy: of init, and of an exec beside it.
+//! Scheduler, I/O priority and memory policy of init and of an exec.
 
 use std::fs;
 
@@ -32,12 +32,12 @@ struct Scheduled {
     priority: u32,
 }
 
-/// By `/proc/<pid>/stat` inside the container.
+/// Read from `/proc/<pid>/stat` inside the container.
 async fn scheduled(container: &Container, pid: &str) -> Scheduled {
     let stat = container.exec(&["cat", &format!("/proc/{pid}/stat")]).await;
     let (_, after_name) = stat.rsplit_once(')').expect("a name in brackets");
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    // The first of these is the third of proc_pid_stat(5).
+    // The first of these is field 3 of proc_pid_stat(5).
     let field = |n: usize| fields[n - 3].parse::<i32>().expect("a number");
     Scheduled {
         nice: field(19),
@@ -106,7 +106,7 @@ pub(crate) async fn a_realtime_policy_has_its_priority_and_its_share_of_the_cpu(
         }
     });
     if groups {
-        // A container's time is part of its parent's, which is the administrator's to give.
+        // A container's real-time budget is part of its parent's, which the administrator sets.
         let parent = look::cgroup_dir("cpu", stage.daemon.cgroup_parent()).expect("a cgroup");
         fs::write(parent.join("cpu.rt_runtime_us"), "90000").expect("the machine gives it");
     }

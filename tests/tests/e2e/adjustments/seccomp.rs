@@ -15,7 +15,7 @@ const EBUSY: u32 = 16;
 const ENOSYS: u32 = 38;
 const EOPNOTSUPP: u32 = 95;
 
-/// An errno of 0 is none: the action is to allow.
+/// An errno of 0 means that the rule allows the calls.
 fn rule(names: &[&str], errno: u32, args: &[LinuxSeccompArg]) -> LinuxSyscall {
     LinuxSyscall {
         names: names.iter().map(|&n| n.to_owned()).collect(),
@@ -97,7 +97,7 @@ pub(crate) async fn a_denied_call_fails_with_the_policys_error_with_and_without_
     pod.end().await;
 }
 
-/// What a shell and a sleep need; not among them is what makes directories.
+/// The calls that a shell and a sleep need, without those that make directories.
 const ORDINARY: &str = "access arch_prctl brk chdir clone clone3 close dup dup2 dup3 execve exit exit_group faccessat \
     faccessat2 fchdir fcntl fstat fstatat64 futex getcwd getdents64 getegid geteuid getgid getgroups getpgrp getpid \
     getppid getrandom getuid ioctl lseek lstat mmap mprotect mremap munmap nanosleep clock_nanosleep newfstatat open \
@@ -123,7 +123,7 @@ pub(crate) async fn a_call_that_no_rule_names_fails_with_the_default_error(stage
     pod.end().await;
 }
 
-/// The kernel logs a denied call only where the filter asks for it.
+/// The kernel logs a denied call only if the filter requests it.
 pub(crate) async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage) {
     stage.adjusts(|name, adjust| {
         let mut policy = allowing(vec![rule(&["mkdir", "mkdirat"], EPERM, &[])]);
@@ -135,7 +135,7 @@ pub(crate) async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage
     let pod = stage.pod("logged").await;
     let mut config = pod.cri.container_config("silent", &["sleep", "1000"]);
     let programs = stage.volume("programs");
-    // The kernel names the program by its path: these names are nobody else's.
+    // The kernel logs the program's path: no other program has these names.
     let mark = stage
         .daemon
         .cgroup_parent()
@@ -172,7 +172,7 @@ pub(crate) async fn denied_calls_are_logged_where_the_flag_says_so(stage: &Stage
     pod.end().await;
 }
 
-/// A program of 32 bits that exits with 42, where this machine can run one.
+/// A 32-bit program that exits with 42, if this machine can run one.
 fn foreign_program() -> Option<Vec<u8>> {
     let runs = cfg!(target_arch = "x86_64") && Path::new("/proc/sys/abi/vsyscall32").exists();
     runs.then(|| {
@@ -183,7 +183,7 @@ fn foreign_program() -> Option<Vec<u8>> {
         let size = HEADERS + u32::try_from(code.len()).expect("short");
         let mut elf = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
         let half = |elf: &mut Vec<u8>, v: u16| elf.extend(v.to_le_bytes());
-        // Executable, for the 386.
+        // An executable for the 386.
         half(&mut elf, 2);
         half(&mut elf, 3);
         for word in [1, BASE + HEADERS, 52, 0, 0_u32] {
@@ -192,7 +192,7 @@ fn foreign_program() -> Option<Vec<u8>> {
         for value in [52, 32, 1, 0, 0, 0] {
             half(&mut elf, value);
         }
-        // One segment: the whole file, readable and executable.
+        // One segment: the complete file, readable and executable.
         for word in [1, 0, BASE, BASE, size, size, 5, 0x1000_u32] {
             elf.extend(word.to_le_bytes());
         }

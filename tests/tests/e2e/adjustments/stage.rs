@@ -1,4 +1,4 @@
-//! A daemon with a plugin that adjusts, and short ways to what the adjusted containers look like.
+//! A daemon with an adjusting plugin, and helpers that inspect the adjusted containers.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use super::fields;
 pub(crate) struct Stage {
     pub(crate) daemon: Daemon,
     pub(crate) plugin: Plugin,
-    /// All fields that were sent.
+    /// All fields sent so far.
     sent: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -35,7 +35,7 @@ impl Stage {
         self.daemon.cri().pod(name).await
     }
 
-    /// From now on the plugin answers with this, by the container's name.
+    /// Makes the plugin answer with this adjustment from now on, by the container's name.
     pub(crate) fn adjusts<F>(&self, adjust: F)
     where
         F: Fn(&str, &mut ContainerAdjustment) + Send + Sync + 'static,
@@ -58,7 +58,8 @@ impl Stage {
         });
     }
 
-    /// The adjustment fails the creation by the name of the field, and nothing is left.
+    /// Checks that the adjustment fails the creation with the name of the field, and leaves nothing
+    /// behind.
     pub(crate) async fn refuses(&self, pod: &Pod, field: &str, adjust: ContainerAdjustment) {
         self.adjusts(|_, _| ());
         let plain = pod.create("before", &["true"]).await;
@@ -89,13 +90,14 @@ impl Stage {
         }
     }
 
-    /// `/proc/<init>` of a container.
+    /// Returns `/proc/<init>` of a container.
     pub(crate) async fn proc(&self, container: &Container) -> PathBuf {
         let pid = container.pid().await.expect("the container runs");
         self.daemon.yard.inside(format!("/proc/{pid}"))
     }
 
-    /// A file of the container's cgroup, by its controller on v1; `None` where the machine has no such file.
+    /// Reads a file of the container's cgroup, on v1 in the controller's hierarchy; `None` if the
+    /// file does not exist.
     pub(crate) async fn cgroup_file(
         &self,
         container: &Container,
@@ -118,7 +120,7 @@ impl Stage {
         found.next().map(|text| text.trim().to_owned())
     }
 
-    /// As `cgroup_file`, for what must be there.
+    /// As `cgroup_file`, but the file must exist.
     pub(crate) async fn in_cgroup(
         &self,
         container: &Container,
@@ -129,7 +131,8 @@ impl Stage {
         text.unwrap_or_else(|| panic!("{controller} has no {file}"))
     }
 
-    /// Runs a program of the machine in the daemon's namespaces; it must succeed. Answers what it prints.
+    /// Runs a program of the machine in the daemon's namespaces, which must succeed. Returns its
+    /// output.
     pub(crate) async fn machine(&self, argv: &[&str]) -> String {
         let (program, args) = argv.split_first().expect("a command");
         let output = self.daemon.yard.command(program).args(args).output().await;
@@ -138,7 +141,7 @@ impl Stage {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// A directory of the machine for volumes, writable by all.
+    /// Makes a directory for volumes, writable by all users.
     pub(crate) fn volume(&self, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = self.daemon.path("volumes").join(name);
@@ -148,7 +151,7 @@ impl Stage {
     }
 }
 
-/// Where the v2 tree is: alone, or beside v1.
+/// Returns the mount point of the v2 tree.
 fn unified_root() -> PathBuf {
     let beside = Path::new("/sys/fs/cgroup/unified");
     if beside.is_dir() {
@@ -163,12 +166,12 @@ pub(crate) fn limits_are_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// The first process sleeps, and forks nothing.
+/// Runs a container whose first process sleeps and does not fork.
 pub(crate) async fn sleeper(pod: &Pod, name: &str) -> Container {
     pod.run(name, &["sleep", "1000"]).await
 }
 
-/// What a command that must fail says.
+/// Runs a command that must fail; returns its output.
 pub(crate) async fn fails(container: &Container, script: &str) -> String {
     let ran = container.try_exec(&["sh", "-c", script], 20).await;
     let ran = ran.expect("ExecSync");
@@ -206,7 +209,7 @@ pub(crate) fn security(
         .expect("set by container_config")
 }
 
-/// A bind mount as a kubelet asks for it.
+/// A bind mount as a kubelet requests it.
 pub(crate) fn bind(from: &Path, to: &str) -> cri::Mount {
     cri::Mount {
         host_path: from.display().to_string(),

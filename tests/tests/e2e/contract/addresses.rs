@@ -1,4 +1,4 @@
-//! C-01.13: addresses that plugins give to pods, where `network.nri` says so.
+//! C-01.13: addresses from plugins for pods, if enabled by `network.nri`.
 
 use cairn_tests::{
     Daemon, Setup,
@@ -35,7 +35,7 @@ async fn network_ready(cri: &Cri) -> Result<(), String> {
     }
 }
 
-/// What a script prints in the yard, the pods' host.
+/// Returns the output of a script in the yard, the pods' host.
 async fn in_yard(daemon: &Daemon, script: &str) -> String {
     let done = daemon.yard.command("sh").args(["-c", script]).output();
     let done = done.await.expect("sh runs");
@@ -77,7 +77,7 @@ async fn contract_c01_addresses_by_plugins_follow_the_networks_and_stay_over_a_r
     assert_eq!(addresses(&pod).await, ips);
     let third = Plugin::join(&daemon.nri_socket(), "10", "a").await;
     let (pods, _) = third.synchronised().await;
-    assert_eq!(pods[0].ips, ips, "told to who joins later");
+    assert_eq!(pods[0].ips, ips, "a plugin that joins later gets them");
     pod.stop().await.expect("StopPodSandbox");
     let seen = third.sees(Event::StopPodSandbox, "given").await;
     assert_eq!(seen.pod.ips, ips);
@@ -100,7 +100,8 @@ async fn contract_c01_addresses_are_ignored_where_they_are_not_switched_on() {
     pod.end().await;
 }
 
-/// The plugin makes a pair of links while RunPodSandbox waits for it, as one that is the node's network does.
+/// The plugin makes a pair of links while RunPodSandbox waits for it, like a plugin that implements
+/// the node's network.
 #[tokio::test]
 async fn contract_c01_where_plugins_are_the_network_a_pod_works_by_theirs() {
     let daemon = daemon_where("only").await;

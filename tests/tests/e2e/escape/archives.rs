@@ -1,4 +1,5 @@
-//! What an archive of images may try: the disk, the daemon's memory, and the process that reads it.
+//! Attacks by an archive of images: on the disk, on the daemon's memory, and on the process that
+//! reads it.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-/// An archive whose one file is so many zeros, of which gzip makes a thousandth.
+/// An archive with one file of this many zeros, which gzip compresses to a thousandth.
 fn bomb(bytes: usize) -> Vec<u8> {
     let tar = Layer::default().file("x", 0o644, &vec![0; bytes]).bytes();
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -29,7 +30,7 @@ fn bomb(bytes: usize) -> Vec<u8> {
     gz.finish().expect("memory takes all")
 }
 
-/// A zstd frame that asks for a window of so many bits and packs nothing.
+/// A zstd frame with a window of this many bits, without compression.
 fn zstd(bytes: &[u8], window: u8) -> Vec<u8> {
     const BLOCK: usize = 100_000;
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
@@ -90,16 +91,17 @@ async fn an_archive_that_asks_for_much_memory_is_refused_and_others_of_zstd_are_
     assert!(done.status.success(), "{}", shown(&done));
 }
 
-/// Of an archive: more than fits between a client and a daemon that takes nothing.
+/// The start of an archive, longer than the buffers between a client and a daemon that does not
+/// read.
 const BEGINNING: usize = 700_000;
 
-/// `cairn image import -`, which was given the beginning of an archive and waits for the rest.
+/// Starts `cairn image import -` with the start of an archive; it waits for the rest.
 async fn begun(daemon: &Daemon) -> (Child, ChildStdin) {
     let layer = Layer::default().file("begun", 0o644, &super::bounds::noise(1 << 20));
     begun_with(daemon, &layer.bytes()).await
 }
 
-/// As [`begun`], of this archive.
+/// As [`begun`], with this archive.
 async fn begun_with(daemon: &Daemon, archive: &[u8]) -> (Child, ChildStdin) {
     let mut import = Command::new(bins::cairn())
         .args(["image", "import", "-", "--connect"])
@@ -118,7 +120,7 @@ async fn begun_with(daemon: &Daemon, archive: &[u8]) -> (Child, ChildStdin) {
     (import, stdin)
 }
 
-/// `/proc/<pid>` of the processes that work below the images' `tmp`.
+/// Returns `/proc/<pid>` of the processes that work below the images' `tmp`.
 fn helpers(daemon: &Daemon) -> Vec<PathBuf> {
     let tmp = daemon.path("root/images/tmp");
     let in_yard = fs::read_dir(daemon.yard.inside("/proc")).expect("the yard has a procfs");
@@ -134,7 +136,7 @@ fn helpers(daemon: &Daemon) -> Vec<PathBuf> {
 async fn helper(daemon: &Daemon) -> PathBuf {
     until("an archive is read by a helper", || async {
         helpers(daemon).into_iter().find(|proc| {
-            // Shut in when it has its filter, the last step.
+            // The seccomp filter is the last step of its confinement.
             let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
             status.contains("Seccomp:\t2")
         })
@@ -168,10 +170,10 @@ async fn an_archive_is_read_by_a_helper_without_rights_that_ends_with_its_import
     let root = fs::read_link(reader.join("root")).expect("it runs");
     assert!(root.ends_with("files"), "{root:?}");
 
-    // Its client is gone.
+    // Its client is killed.
     import.kill().await.expect("it is ours");
     daemon.leaves_only(&before).await;
-    // The helper is gone.
+    // The helper is killed.
     let (mut import, _more) = begun(&daemon).await;
     let pid = helper(&daemon).await;
     let pid: i32 = pid
@@ -183,7 +185,7 @@ async fn an_archive_is_read_by_a_helper_without_rights_that_ends_with_its_import
     let ended = ended.expect("the import ends").expect("it is ours");
     assert!(!ended.success(), "{ended:?}");
     daemon.leaves_only(&before).await;
-    // The daemon is gone.
+    // The daemon is killed.
     let (mut import, _more) = begun(&daemon).await;
     helper(&daemon).await;
     daemon.kill_and_restart().await;
@@ -210,7 +212,7 @@ async fn an_import_waits_for_the_one_before_it() {
         .layer(Layer::default().file("f", 0o644, &super::bounds::noise(1 << 20)))
         .blobs()
         .archive();
-    // The daemon has taken its beginning, so the second import is under way there.
+    // The daemon has read its start, so that the second import is in progress there.
     let (mut second, mut more) = begun_with(&daemon, &archive).await;
     let both = poll_within(Duration::from_millis(500), || async {
         (helpers(&daemon).len() > alone).then_some(())

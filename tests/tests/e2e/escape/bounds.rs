@@ -1,4 +1,5 @@
-//! What an image may try to use up: the disk, its inodes, the kernel's patience with paths, the daemon's memory.
+//! Resources that an image may try to exhaust: the disk, its inodes, the kernel's limit of paths,
+//! the daemon's memory.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ use serde_json::json;
 
 const OWN: &str = "127.0.0.1:5001";
 
-/// Bytes that do not get smaller.
+/// Incompressible bytes.
 pub(crate) fn noise(n: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
@@ -26,11 +27,12 @@ pub(crate) fn noise(n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Forty directories in each other.
+/// Forty nested directories.
 const WAY: &str =
     "d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/";
 
-/// So many directories in each other, more than forty: those beyond by a link, for no name of an old header is as long.
+/// This many nested directories, more than forty. Deeper ones are made through a link, because a
+/// name in an old header cannot be as long.
 fn deep(depth: usize) -> Layer {
     Layer::default()
         .dir(WAY, 0o755)
@@ -38,7 +40,7 @@ fn deep(depth: usize) -> Layer {
         .file(&format!("link/{}f", "e/".repeat(depth - 40)), 0o644, b"")
 }
 
-/// Imports the image and expects a refusal that names the setting, and nothing left.
+/// Imports the image; expects an error that names the setting, and no leftovers.
 async fn is_refused(daemon: &Daemon, case: &str, layers: Vec<Layer>, setting: &str) {
     let before = daemon.inventory().await;
     let file = daemon.path("bounds.tar");
@@ -77,7 +79,7 @@ async fn an_image_beyond_its_bytes_files_or_depth_is_refused_by_the_settings_nam
     .await;
     let two = vec![many("a", 600), many("b", 600)];
     is_refused(&daemon, "files-of-two", two, "max_image_files").await;
-    // Thirty entries, of which each implies forty directories.
+    // Thirty entries, each of which implies forty directories.
     let implied = (0..30).fold(Layer::default(), |layer, n| {
         let path = format!("{n}{}", "/d".repeat(40));
         layer.file(&path, 0o644, b"")
@@ -92,7 +94,7 @@ async fn an_image_beyond_its_bytes_files_or_depth_is_refused_by_the_settings_nam
     daemon.import(&fits).await;
 }
 
-/// A container of an image that has these VOLUMEs.
+/// Makes a container of an image with these VOLUMEs.
 async fn with_volumes(
     daemon: &Daemon,
     name: &str,
@@ -169,7 +171,7 @@ async fn a_sparse_file_of_an_image_stays_sparse_in_its_volume() {
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const DOCUMENT: usize = 4 << 20;
 
-/// A manifest for a config of this digest and size, without layers.
+/// A manifest without layers for a config of this digest and size.
 fn manifest(config: &str, size: usize) -> Vec<u8> {
     let config = json!({"mediaType": CONFIG, "digest": config, "size": size});
     json!({"schemaVersion": 2, "config": config, "layers": []})
@@ -177,7 +179,7 @@ fn manifest(config: &str, size: usize) -> Vec<u8> {
         .into_bytes()
 }
 
-/// JSON of nearly `DOCUMENT` bytes: `before`, then `element` as often as fits, then `after`.
+/// JSON of nearly `DOCUMENT` bytes: `before`, then `element` repeated, then `after`.
 fn bloated(before: &str, element: impl Fn(usize) -> String, after: &str) -> Vec<u8> {
     let mut text = before.to_owned();
     for n in 0.. {
@@ -191,7 +193,8 @@ fn bloated(before: &str, element: impl Fn(usize) -> String, after: &str) -> Vec<
     (text + after).into_bytes()
 }
 
-/// Manifest and config that are as large as may be and take many times that when read carelessly.
+/// Manifest and config of the largest permitted size that need many times as much memory in a
+/// careless parser.
 fn greedy() -> Vec<(Vec<u8>, Vec<u8>)> {
     let head = format!(
         r#"{{"architecture":"{}","os":"linux","#,
@@ -244,7 +247,8 @@ async fn fifty_hostile_pulls_at_once_leave_the_daemon_small() {
     let daemon = Daemon::start().await;
     let documents = greedy();
     let kinds = documents.len();
-    // By turns: all of it; all but the last byte, for ever; without end; an error of the same length.
+    // Alternates: the complete document; all but the last byte, without an end; an endless one; an
+    // error of the same length.
     let registry = start_registry(&daemon.yard, OWN, vec![], move |request| {
         let rest = request.path.strip_prefix("/v2/hostile")?;
         let (n, what) = rest.split_once('/')?;
@@ -258,7 +262,7 @@ async fn fifty_hostile_pulls_at_once_leave_the_daemon_small() {
         if request.method == "HEAD" {
             return Some(Reply::Full(404, vec![], vec![]));
         }
-        // Different for each, or equal configs would be one image.
+        // Different for each: equal configs would be one image.
         let wanted = wanted.clone();
         Some(match n / kinds % 5 {
             0 | 1 => Reply::Full(200, vec![], wanted),

@@ -1,4 +1,5 @@
-//! A container that may write to its cgroups, on a host without cgroup v2: it nests them, and takes names.
+//! A container with writable cgroups, on a host without cgroup v2: it nests them and chooses their
+//! names.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -12,7 +13,8 @@ use cairn_tests::{
     until,
 };
 
-/// A daemon that sees no cgroup v2, so that nothing is killed by `cgroup.kill`. `None` on a host that has nothing else.
+/// A daemon that sees no cgroup v2, so that it cannot use `cgroup.kill`. `None` on a host with v2
+/// only.
 async fn without_v2() -> Option<Daemon> {
     if !Path::new("/sys/fs/cgroup/freezer").exists() {
         eprintln!("skipped: this host has no cgroup v1");
@@ -27,7 +29,7 @@ async fn without_v2() -> Option<Daemon> {
     Some(daemon)
 }
 
-/// A pod whose containers do not end with their first process.
+/// A pod whose containers continue after their first process ends.
 async fn shared_pod(daemon: &Daemon, name: &str) -> Pod {
     let cri = daemon.cri();
     let mut config = cri.pod_config(name);
@@ -36,7 +38,7 @@ async fn shared_pod(daemon: &Daemon, name: &str) -> Pod {
     cri.try_pod(config).await.expect("RunPodSandbox")
 }
 
-/// Privileged: its cgroups are writable.
+/// Runs a privileged container, whose cgroups are writable.
 async fn runs(pod: &Pod, name: &str, script: &str) -> Container {
     let mut config = pod.cri.container_config(name, &["sh", "-c", script]);
     container_namespaces(&mut config).pid = NamespaceMode::Pod.into();
@@ -129,7 +131,8 @@ echo made; exec sleep 86397";
     daemon.leaves_only(&before).await;
 }
 
-/// The kernel places directories of cgroups by a hash of their names: that of `al` is that of `ba`.
+/// The kernel orders directories of cgroups by a hash of their names: `al` and `ba` have the same
+/// hash.
 #[tokio::test]
 async fn cgroups_whose_names_the_kernel_places_alike_keep_no_container() {
     let without_v2 = without_v2().await;
@@ -137,7 +140,7 @@ async fn cgroups_whose_names_the_kernel_places_alike_keep_no_container() {
         shared_pod(&daemon, "warm-up").await.end().await;
         let before = daemon.inventory().await;
         let pod = shared_pod(&daemon, "alike").await;
-        // On a host with v2 alone its hierarchy is the directory itself.
+        // On a host with v2 only, the directory itself is the hierarchy.
         let script = "cd /sys/fs/cgroup || exit
 for d in */ ./; do
   [ -w $d/cgroup.procs ] && ! [ -L ${d%/} ] || continue

@@ -1,4 +1,4 @@
-//! The reader of the daemon's log, who may stop to read.
+//! A reader of the daemon's log that stops reading.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,10 +15,10 @@ use cairn_tests::{
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tokio::time::timeout;
 
-/// Of a call that the log must not hold up.
+/// The deadline of a call, which the log must not delay.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Has the daemon log far more than pipe and queue take, by calls that each must end.
+/// Makes the daemon log far more than pipe and queue can hold, by calls that must all end.
 async fn log_much(daemon: &Daemon) {
     let mut runtime = daemon.cri().client.runtime;
     let long = format!("10.0.0.0/{}", "8".repeat(1000));
@@ -39,7 +39,7 @@ async fn log_much(daemon: &Daemon) {
 
 fn read_all(mut from: &File) -> String {
     let (mut text, mut piece) = (Vec::new(), [0; 4096]);
-    // Empty, it would block.
+    // Reading an empty pipe would block.
     while let Ok(n) = from.read(&mut piece) {
         text.extend_from_slice(&piece[..n]);
     }
@@ -75,6 +75,6 @@ async fn a_log_that_nobody_reads_holds_up_no_call_and_not_the_end_of_the_daemon(
     .await;
     log_much(&daemon).await;
     let ended = timeout(Duration::from_secs(20), daemon.terminate()).await;
-    let ended = ended.expect("it ends though nobody reads");
+    let ended = ended.expect("it ends although no process reads");
     assert_eq!(ended.code(), Some(0));
 }

@@ -1,11 +1,11 @@
-//! Memory of the daemon that a container may take by what it writes.
+//! The daemon's memory for output that a container writes.
 
 use std::time::Duration;
 
 use cairn_tests::{Daemon, cri, look, until::until_within};
 use tonic::Code;
 
-/// The most memory that the daemon has had, in MB.
+/// Returns the daemon's peak memory, in MB.
 fn peak(daemon: &Daemon) -> u64 {
     let process = daemon.yard.inside(format!("/proc/{}", daemon.pid()));
     let peak = look::status_field(&process, "VmHWM").expect("the daemon runs");

@@ -1,7 +1,7 @@
-//! Paths that never answer, one for each way in which somebody can name a path: only the call that named it waits.
+//! Paths that never answer, one for each way to name a path: only the call with that path waits.
 //!
-//! Not in the table, since nobody can name a path by it: images' volumes (trees of the store), AppArmor profiles (names in the
-//! kernel), `cairn image import` (the client reads the file).
+//! Not in the table, because no client can name a path there: images' volumes (trees of the store),
+//! AppArmor profiles (names in the kernel), `cairn image import` (the client reads the file).
 
 use std::{
     fs,
@@ -23,25 +23,25 @@ use cairn_tests::{
 use nri::proto::{ContainerAdjustment, Hook, Hooks, Mount};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Of calls that wait at the same time: more than the daemon has threads that serve.
+/// Concurrent waiting calls: more than the daemon has serving threads.
 const CALLS: usize = 6;
-/// Containers of another pod that are made for a figure.
+/// The number of another pod's containers that are measured.
 const OTHERS: usize = 25;
-/// A test's machine does other work, too.
+/// A tolerance for other work on the machine.
 const NOISE: Duration = Duration::from_millis(150);
 const REMOVED: Duration = Duration::from_secs(15);
 const SERVED: Duration = Duration::from_secs(10);
 
 const CNI: &str = r#"{ "cniVersion": "1.0.0", "name": "mute", "plugins": [ { "type": "mute" } ] }"#;
 
-/// A daemon with one pod, and the directory that will not answer.
+/// A daemon with one pod, and a directory that does not answer.
 struct Scene {
     daemon: Daemon,
     pod: Pod,
     dir: PathBuf,
-    /// While it exists, the directory answers.
+    /// While this file exists, the directory answers.
     gate: PathBuf,
-    /// What was asked of it in vain.
+    /// The log of unanswered requests.
     log: PathBuf,
 }
 
@@ -73,7 +73,7 @@ impl Scene {
         }
     }
 
-    /// A directory below the daemon's.
+    /// A scene with the directory below the daemon's.
     async fn below(setup: Setup) -> Self {
         Self::new(setup, |daemon| daemon.path("mute")).await
     }
@@ -90,7 +90,7 @@ impl Scene {
         fs::read_to_string(&self.log).is_ok_and(|log| log.contains("unanswered"))
     }
 
-    /// The longest of some containers of another pod, from creation to removal.
+    /// Returns the longest time of some containers of another pod, from creation to removal.
     async fn longest_of_others(&self, other: &Pod, round: &str) -> Duration {
         let mut longest = Duration::ZERO;
         for n in 0..OTHERS {
@@ -105,7 +105,7 @@ impl Scene {
         longest
     }
 
-    /// Makes calls that name the path, and holds the daemon to what must be true beside them.
+    /// Makes calls that name the path, and checks that other calls are not affected.
     async fn holds<F: Future<Output = Result<(), tonic::Status>> + Send + 'static>(
         mut self,
         row: &str,
@@ -152,7 +152,7 @@ impl Scene {
         self.daemon.kill_and_restart().await;
         let restart = begun.elapsed();
         assert!(restart <= SERVED, "{row}: served after {restart:?}");
-        assert!(self.was_asked(), "{row}: nobody asked for the path");
+        assert!(self.was_asked(), "{row}: the path was not accessed");
         other.end().await;
         table::cell(&format!(
             "never answers: {row:<22} others {:>4} ms beside it, {:>4} ms before; removed in {:>5.1} s; restarted in {:>4.1} s",
@@ -164,7 +164,7 @@ impl Scene {
     }
 }
 
-/// A container of the pod whose creation must fail or wait.
+/// Creates a container of the pod, which must fail or wait.
 async fn create(pod: Pod, config: cri::ContainerConfig) -> Result<(), tonic::Status> {
     pod.try_create(config).await.map(drop)
 }
@@ -240,7 +240,7 @@ async fn a_log_directory_that_never_answers() {
         .await;
 }
 
-/// A plugin that adjusts the containers of the pod `named`.
+/// A scene with a plugin that adjusts the containers of the pod `named`.
 async fn adjusted(
     row: &str,
     adjustment: impl Fn(&str) -> ContainerAdjustment + Send + Sync + 'static,
@@ -300,7 +300,7 @@ async fn a_cdi_directory_that_never_answers() {
         .await;
 }
 
-/// Pods on a network of CNI's.
+/// A scene with pods on a CNI network.
 async fn networked(row: &str, setup: Setup, dir: &str) {
     let scene = Scene::new(setup, |daemon| daemon.path(dir)).await;
     scene
@@ -349,7 +349,7 @@ async fn a_plugin_directory_that_never_answers() {
     let scene = Scene::new(Setup::default(), |daemon| daemon.path("plugins")).await;
     scene
         .holds("plugin directory", |scene, _| {
-            // It is read at the start alone.
+            // The file is read only at the start.
             let cri = scene.daemon.cri().clone();
             async move { cri.client.pods(Default::default()).await.map(drop) }
         })
@@ -400,10 +400,10 @@ async fn a_call_that_names_a_path_that_never_answers_fails_by_the_path() {
         localhost_ref: scene.path("profile"),
     });
     for (name, config) in [("mount", mount), ("device", device), ("profile", profile)] {
-        // The second time an earlier look-up still waits, which nobody can end.
+        // The second time, an earlier look-up still waits, which cannot be cancelled.
         for _ in 0..2 {
             let made = scene.pod.try_create(config.clone()).await;
-            let error = made.expect_err("nobody answers");
+            let error = made.expect_err("the path does not answer");
             assert_eq!(error.code(), tonic::Code::DeadlineExceeded, "{error}");
             let path = format!("{:?}", scene.path(name));
             assert!(error.message().contains(&path), "{error}");
@@ -449,7 +449,7 @@ async fn a_container_that_was_stopped_before_its_start_has_all_the_time_that_its
     pod.end().await;
 }
 
-/// Threads of the daemon that wait in the kernel and cannot be killed.
+/// Returns the number of the daemon's threads that wait in the kernel and cannot be killed.
 fn hung_threads(daemon: &Daemon) -> usize {
     let tasks = daemon.yard.inside(format!("/proc/{}/task", daemon.pid()));
     let states = fs::read_dir(tasks).expect("the daemon runs").flatten();
@@ -487,7 +487,7 @@ async fn a_source_that_is_swapped_for_a_link_to_such_a_path_holds_no_thread_of_t
                 ..Default::default()
             })
             .collect();
-        // It is made, or its source does not answer.
+        // It is created, or fails because its source does not answer.
         let _ = scene.pod.try_create(config).await;
     }
     over.store(true, Ordering::Relaxed);
@@ -505,7 +505,7 @@ async fn a_link_to_such_a_path_in_a_directory_of_the_configuration() {
         let link = scene.daemon.path(name);
         fs::create_dir_all(link.parent().expect("a directory")).expect("made");
         symlink(scene.path("x"), &link).expect("linked");
-        // Known to the kernel.
+        // Looked up once, so that the kernel has it cached.
         fs::symlink_metadata(link).expect("there");
     };
     scene.falls_silent();
@@ -521,7 +521,7 @@ async fn a_link_to_such_a_path_in_a_directory_of_the_configuration() {
     let pulled = images
         .pull_image(request)
         .await
-        .expect_err("nobody answers");
+        .expect_err("the path does not answer");
     assert!(pulled.message().contains("did not answer"), "{pulled}");
     link("cni/10-x.conflist");
     let cri = scene.daemon.cri();

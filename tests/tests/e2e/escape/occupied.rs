@@ -1,4 +1,4 @@
-//! What a user of the host, or a client, may occupy in order to keep others out: connections and sessions.
+//! Resources that a host user or a client may occupy to block others: connections and sessions.
 
 use std::{fs, time::Duration};
 
@@ -11,15 +11,16 @@ use tokio::{
 
 use crate::streaming::inside;
 
-/// Of a call that others hinder.
+/// The deadline of a call that others may block.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Other users' processes in the daemon's network, which hold connections to the port and open them anew, in turn. End with
-/// the value.
+/// Processes of other users in the daemon's network. Each keeps connections to the port open, and
+/// reopens closed ones. They end with this value.
 struct Occupiers(#[expect(dead_code, reason = "they end with it")] Vec<Child>);
 
 impl Occupiers {
-    /// Returns once they have opened so many, whether these are served, wait in the kernel's queue, or were closed.
+    /// Returns after they have opened `least` connections, whether these are served, queued by the
+    /// kernel, or closed.
     async fn of(daemon: &Daemon, port: u16, least: usize) -> Self {
         let again = format!(
             "while :; do for n in {{10..1009}}; do eval \"exec $n<>/dev/tcp/127.0.0.1/{port}\"; done; done"
@@ -50,7 +51,7 @@ impl Occupiers {
     }
 }
 
-/// What comes back of a word that is echoed through an exec, by WebSocket.
+/// Echoes a word through an exec by WebSocket; returns the output.
 async fn exec(daemon: &Daemon, container: &Container, word: &str) -> String {
     let mut runtime = daemon.cri().client.runtime;
     let request = cri::ExecRequest {
@@ -103,14 +104,14 @@ async fn a_user_of_the_host_who_holds_connections_keeps_nobody_from_the_metrics(
     }
 }
 
-/// Sessions of a client that are open as long as it is.
+/// Open sessions of a client; they end with the client.
 struct Sessions {
     client: Child,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
 impl Sessions {
-    /// Sends the head of a request for each of the URLs.
+    /// Sends the header of a request for each URL.
     fn open(daemon: &Daemon, urls: &[String]) -> Self {
         let mut script = String::new();
         for (n, url) in urls.iter().enumerate() {

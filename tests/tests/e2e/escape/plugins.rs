@@ -1,4 +1,4 @@
-//! What a plugin may try under another plugin's name.
+//! Attempts of a plugin to use another plugin's name.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, process::Stdio};
 
@@ -31,7 +31,8 @@ async fn a_plugin_that_connects_does_not_take_the_place_of_a_launched_one() {
     }
 }
 
-/// A plugin program in the yard, where the daemon can see its process. It ends with the yard.
+/// Starts a plugin program in the yard, where the daemon can see its process. It ends with the
+/// yard.
 fn connects(daemon: &Daemon, program: &Path, user: &str, index: &str) -> Child {
     let mut command = daemon.yard.command("setpriv");
     command
@@ -64,7 +65,7 @@ async fn a_plugin_has_the_rights_of_a_name_only_if_it_is_the_user_and_program_of
          [nri.plugin.\"13-own\"]\nuid = 0"
     );
     let daemon = Daemon::with(Setup::default().toml(&toml)).await;
-    // The file itself counts: not its name, and not what it holds.
+    // The check uses the identity of the file, not its name or content.
     let copy = daemon.path("logger");
     fs::copy(&logger, &copy).expect("a copy");
     let other = daemon.path("other");
@@ -115,7 +116,7 @@ async fn a_plugin_under_a_name_of_no_table_has_the_default_rights() {
         assert_eq!(created.is_ok(), may, "{index}-{name}");
         assert_eq!(plugin.events(), [Event::CreateContainer], "{index}-{name}");
         drop(plugin);
-        until(&format!("{name} has gone"), || async {
+        until(&format!("{name} has ended"), || async {
             let state = info(&daemon, &format!("{index}-{name}")).await["state"].clone();
             (state != "active").then_some(())
         })
@@ -131,7 +132,7 @@ async fn users_who_may_connect_reach_the_socket_by_its_group_or_mode() {
     let daemon = Daemon::with(Setup::default().toml(toml)).await;
     let socket = fs::metadata(daemon.nri_socket()).expect("it is there");
     assert_eq!((socket.gid(), socket.mode() & 0o777), (65533, 0o666));
-    // Where every user can execute it.
+    // At a path where every user can execute it.
     let logger = daemon.path("logger");
     fs::copy(bins::built("logger"), &logger).expect("a copy");
     let _nobody = connects(&daemon, &logger, "65534", "10");

@@ -1,5 +1,6 @@
-//! Attacks of a container on the processes that it sees, in each mode of PID sharing: through `/proc/<pid>` it must reach
-//! nothing that it does not have itself. SECURITY.md, *Processes that a container sees*, lists the exceptions.
+//! Attacks of a container on the processes that it sees, in each mode of PID sharing: through
+//! `/proc/<pid>` it must reach no object that it does not have itself. SECURITY.md, *Processes that
+//! a container sees*, lists the exceptions.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -18,8 +19,9 @@ use nri::{
 
 use super::user_namespace;
 
-/// Everything that procfs offers of each process but this script's own. A line for each thing that a process has and this
-/// one does not: the name of the process, and what; and one that the process is there. `$1` is a file of the host; `$2`, if it is set, the only program whose
+/// Reads everything that procfs offers of each process except this script's own. Prints a line for
+/// each object that a process has and the script has not, with the name of the process; and a line
+/// for the process itself. `$1` is a file of the host; `$2`, if set, is the only program whose
 /// processes count.
 const WALK: &str = r#"
 marker=$1 only=$2
@@ -90,8 +92,9 @@ for process in /proc/[0-9]*; do
 done 2>/dev/null | sort -u
 "#;
 
-/// A container offers to another one that sees it, and has its user and capabilities: its files, memory and environment
-/// (`SECRET` is in it), in namespaces that are each container's own.
+/// Objects of a container that another one can reach if it sees it and has its user and
+/// capabilities: files, memory and environment (with `SECRET`), in the namespaces that each
+/// container has for itself.
 const OF_CONTAINERS: &[&str] = &[
     "root",
     "cwd",
@@ -106,9 +109,9 @@ const OF_CONTAINERS: &[&str] = &[
     "ns mnt",
     "ns cgroup",
 ];
-/// Of containers of other pods.
+/// Objects of containers of other pods.
 const OF_OTHER_PODS: &[&str] = &["ns ipc", "ns net", "ns pid", "ns uts"];
-/// Of containers in a user namespace, which have the host's devices.
+/// Objects of containers in a user namespace, which have the host's devices.
 const OF_MAPPED: &[&str] = &[
     "ns user",
     "root: mount /dev/full rw devtmpfs",
@@ -118,11 +121,11 @@ const OF_MAPPED: &[&str] = &[
     "root: mount /dev/urandom rw devtmpfs",
     "root: mount /dev/zero rw devtmpfs",
 ];
-/// With SYS_PTRACE: the pause process itself, but nothing beyond it.
+/// With SYS_PTRACE: the pause process itself, but no object beyond it.
 const OF_PAUSE: &[&str] = &["exe", "mem", "maps", "ns mnt", "ns cgroup"];
-/// The name of a container's process 1 before it becomes the container's program.
+/// The name of a container's process 1 before it executes the container's program.
 const BIRTH: &str = "youki:[2:INIT]";
-/// With SYS_PTRACE: a process that is about to be a container's program, in the image of ours.
+/// With SYS_PTRACE: a process that will become a container's program, and still has our image.
 const OF_BIRTHS: &[&str] = &[
     "root",
     "cwd",
@@ -131,14 +134,14 @@ const OF_BIRTHS: &[&str] = &[
     "maps",
     "fd /dev/null",
     "fd pipe",
-    // Of start hooks: the pidfd of each, and its state on the stdin of one that waits.
+    // For start hooks: the pidfd of each, and the state on the stdin of a waiting one.
     "fd anon_inode",
     "fd /memfd",
     "ns mnt",
     "ns cgroup",
 ];
 
-/// Walks from this container and returns the lines.
+/// Runs the walk in this container; returns its lines.
 async fn seen_by(looker: &Container, marker: &Path, only: &str) -> BTreeSet<String> {
     let marker = marker.display().to_string();
     let command = ["sh", "-c", WALK, "walk", &marker, only];
@@ -147,7 +150,7 @@ async fn seen_by(looker: &Container, marker: &Path, only: &str) -> BTreeSet<Stri
     ran.out.lines().map(str::to_owned).collect()
 }
 
-/// Walks, and compares the lines with those that are expected of these programs' processes.
+/// Runs the walk, and compares its lines with the expected ones of these programs' processes.
 async fn walk(looker: &Container, marker: &Path, expected: &[(&str, &[&str])]) -> BTreeSet<String> {
     let found = seen_by(looker, marker, "").await;
     let beyond: Vec<_> = found
@@ -182,7 +185,8 @@ async fn sharing_pod(daemon: &Daemon, name: &str) -> Pod {
     cri.try_pod(config).await.expect("RunPodSandbox")
 }
 
-/// A container with the masks of a kubelet and the default seccomp profile, and SYS_PTRACE if asked for.
+/// A container with a kubelet's masks and the default seccomp profile, and with SYS_PTRACE if
+/// requested.
 fn config(
     pod: &Pod,
     name: &str,
@@ -242,7 +246,7 @@ async fn looker(pod: &Pod, options: &cri::NamespaceOption, ptrace: bool) -> Cont
     started(pod, config).await
 }
 
-/// Runs `look` while a container of these options waits, made but not started.
+/// Runs `look` while a container with these options is created but not started.
 async fn while_one_is_born(
     plugin: &Plugin,
     pod: &Pod,
@@ -269,7 +273,7 @@ async fn while_one_is_born(
     born.remove().await.expect("RemoveContainer");
 }
 
-/// A daemon whose plugins have time enough for a walk, and a plugin.
+/// A daemon with a long timeout for plugins, sufficient for a walk, and a plugin.
 async fn patient() -> (Daemon, Plugin) {
     let setup = Setup::default().toml("[nri]\nrequest_timeout = \"600s\"");
     let daemon = Daemon::with(setup).await;
@@ -309,7 +313,7 @@ async fn processes_of_its_pod_offer_a_container_no_more_than_it_has() {
     }
 }
 
-/// Both sides look: the target at those that join it, and one of these at the target.
+/// Checks both directions: the target's view of the joiners, and a joiner's view of the target.
 #[tokio::test]
 async fn a_target_and_its_joiners_offer_each_other_no_more_than_they_have() {
     let (daemon, plugin) = patient().await;
@@ -336,7 +340,7 @@ async fn a_target_and_its_joiners_offer_each_other_no_more_than_they_have() {
     }
 }
 
-/// A hook that the host runs, and that ends once `go` is there; `began` is there from its beginning.
+/// A hook on the host that creates `began`, and ends when `go` exists.
 fn waiting_hook(out: &Path) -> ContainerAdjustment {
     let script = "echo >$0/began; until [ -e $0/go ]; do sleep 0.05; done";
     let busybox = bins::system("busybox").expect("installed");
@@ -355,7 +359,8 @@ fn waiting_hook(out: &Path) -> ContainerAdjustment {
     adjust
 }
 
-/// With SYS_PTRACE a container in the host's PID namespace is root of the host: only pause processes are looked at then.
+/// With SYS_PTRACE, a container in the host's PID namespace is root of the host: then only pause
+/// processes are checked.
 #[tokio::test]
 async fn processes_of_the_host_offer_a_container_that_sees_them_no_more_than_it_has() {
     let (daemon, plugin) = patient().await;
@@ -417,7 +422,8 @@ async fn processes_of_the_host_offer_a_container_that_sees_them_no_more_than_it_
     }
 }
 
-/// The hook's program is a file of the image, and the container's process 1 is not its program yet.
+/// The hook's program is a file of the image, and the container's process 1 has not executed its
+/// program yet.
 #[tokio::test]
 async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
     let (daemon, plugin) = patient().await;
@@ -434,7 +440,7 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
             source: source.clone(),
             options: vec!["bind".into(), "rw".into()],
         });
-        // The second one waits while the first one runs.
+        // The second hook waits while the first one runs.
         for _ in 0..2 {
             adjust.add_hook(
                 HookKind::StartContainer,
@@ -473,9 +479,9 @@ async fn a_container_offers_its_own_start_hook_no_more_than_it_has() {
     }
 }
 
-/// For processes that do not live long: looks at each, over and over, by the shell's own commands alone. Reports a way to
-/// the host with the file `$1` and, without SYS_PTRACE (`$2` is set), a process of our programs that it can access. From the
-/// host's PID namespace (`$3` is set) each pod has other namespaces.
+/// Checks short-lived processes continuously, with the shell's own commands only. Reports a path to
+/// the host with the file `$1` and, without SYS_PTRACE (`$2` is set), an accessible process of our
+/// programs. From the host's PID namespace (`$3` is set), each pod has other namespaces.
 const WATCH: &str = r#"
 up=/../../../../../../../..
 while :; do
@@ -531,7 +537,8 @@ async fn it_saw_nothing(watcher: &Container) {
     assert!(seen.is_empty(), "{} times: {:?} …", seen.len(), &seen[0]);
 }
 
-/// Starts this many containers with these options, some at a time; each must see its own program and the watcher's.
+/// Starts this many containers with these options, some concurrently; each must see its own program
+/// and the watcher's.
 async fn start_many(pod: &Pod, count: usize, options: &cri::NamespaceOption) {
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..4 {
@@ -641,7 +648,8 @@ async fn a_container_that_watches_execs_sees_nothing_of_the_host() {
     }
 }
 
-/// Any container of a pod with a shared PID namespace may send signals to process 1; the host's root may kill it.
+/// Any container of a pod with a shared PID namespace may signal process 1; only the host's root
+/// can kill it.
 #[tokio::test]
 async fn a_pause_process_that_is_killed_makes_its_sandbox_notready_and_no_container_can() {
     let daemon = Daemon::start().await;
@@ -654,7 +662,7 @@ async fn a_pause_process_that_is_killed_makes_its_sandbox_notready_and_no_contai
     };
     let (killer, late) = (create("killer").await, create("late").await);
     killer.start().await.expect("StartContainer");
-    // The standard library has handlers for two of them.
+    // The standard library handles two of these signals.
     for signal in [
         "TERM", "INT", "KILL", "HUP", "SEGV", "BUS", "ABRT", "SYS", "PIPE",
     ] {

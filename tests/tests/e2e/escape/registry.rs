@@ -1,4 +1,5 @@
-//! What a registry, a mirror, or who is behind a redirect may try: for credentials, and for images that are others'.
+//! Attacks by a registry, a mirror or the target of a redirect: on credentials, and on images of
+//! others.
 
 use std::fs;
 
@@ -10,9 +11,9 @@ use cairn_tests::{
 
 const OWN: &str = "127.0.0.1:5001";
 const FOREIGN: &str = "127.0.0.2:5001";
-/// `user:opensesame`, as basic authentication shows it.
+/// `user:opensesame` as in basic authentication.
 const BASIC: &str = "Basic dXNlcjpvcGVuc2VzYW1l";
-/// What no other host may see, in any spelling.
+/// The secrets that no other host may see, in every encoding.
 const SECRETS: [&str; 3] = ["opensesame", "dXNlcjpvcGVuc2VzYW1l", "refresh-me"];
 
 fn password() -> cri::AuthConfig {
@@ -23,7 +24,7 @@ fn password() -> cri::AuthConfig {
     }
 }
 
-/// Each kind of secret that a client can give.
+/// Every kind of credentials that a client can send.
 fn every_kind() -> [cri::AuthConfig; 3] {
     let token = cri::AuthConfig {
         registry_token: "opensesame".into(),
@@ -57,7 +58,7 @@ fn image(text: &str) -> Image {
     Image::bare("unused").layer(Layer::default().file("own", 0o644, text.as_bytes()))
 }
 
-/// Lets in who shows the password.
+/// Accepts requests with the password.
 fn guarded(request: &Request) -> Option<Reply> {
     let ask = "WWW-Authenticate: Basic realm=\"test\"".to_owned();
     (request.header("authorization") != BASIC).then(|| Reply::Full(401, vec![ask], vec![]))
@@ -86,7 +87,7 @@ async fn an_image_that_is_here_is_given_to_nobody_whom_its_registry_refuses() {
         for auth in [None, Some(wrong.clone())] {
             let refused = pull(&daemon, reference, auth.clone()).await;
             let refused = refused.expect_err("it is not theirs");
-            // Not INTERNAL: the caller can do something about it (CRI-407).
+            // Not INTERNAL: the caller can correct it (CRI-407).
             assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused}");
             assert!(refused.message().contains(OWN), "{refused}");
         }
@@ -102,7 +103,7 @@ async fn an_image_that_is_here_is_given_to_nobody_whom_its_registry_refuses() {
 async fn a_mirror_is_not_shown_the_registrys_credentials() {
     let daemon = Daemon::start().await;
     let mirror = start_registry(&daemon.yard, FOREIGN, vec![], |request| {
-        // By turns for the password itself, and for a token at a service of its own.
+        // Alternately requires the password itself, and a token of its own service.
         Some(match request.path.contains("basic") {
             _ if request.path.starts_with("/token") => {
                 Reply::Full(200, vec![], br#"{"token":"t"}"#.into())
@@ -197,7 +198,7 @@ async fn who_is_behind_a_redirect_cannot_ask_for_credentials() {
     drop(registry);
 }
 
-/// A registry that sends its users to a token service at `FOREIGN`, and that service.
+/// A registry that redirects to a token service at `FOREIGN`, and that service.
 fn with_foreign_tokens(daemon: &Daemon) -> (Registry, Registry) {
     let held = image("tokens").blobs();
     let registry = start_registry(&daemon.yard, OWN, vec![("t:1", held)], |request| {
@@ -225,7 +226,7 @@ async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured()
     let (_registry, service) = with_foreign_tokens(&daemon);
     for auth in [&every_kind()[0], &every_kind()[2]] {
         let pulled = pull(&daemon, &format!("{OWN}/t:1"), Some(auth.clone())).await;
-        let error = pulled.expect_err("nobody may have them");
+        let error = pulled.expect_err("the service may not have them");
         let text = error.message();
         assert!(
             text.contains(FOREIGN) && text.contains("image.token_services") && !text.contains('\n'),
@@ -238,7 +239,7 @@ async fn a_token_service_elsewhere_gets_no_credentials_unless_it_is_configured()
         .filter(|r| r.shows(&SECRETS))
         .collect();
     assert!(shown.is_empty(), "{shown:#?}");
-    // Without credentials there is nothing to keep from it.
+    // Without credentials, there is no secret to protect.
     let anonymous = pull(&daemon, &format!("{OWN}/t:1"), None).await;
     anonymous.expect_err("its token opens nothing");
     assert!(service.count(|r| r.path.starts_with("/token")) > 0);
@@ -282,10 +283,11 @@ async fn credentials_do_not_come_back_after_a_redirect_has_led_away() {
     assert_eq!(registry.count(|r| chosen(r) && r.shows(&SECRETS)), 0);
 }
 
-/// A registry that is not on this machine, as far as its address shows.
+/// A registry that is, by its address, not on this machine.
 const ELSEWHERE: &str = "198.51.100.7:5001";
 
-/// Gives the yard these addresses and the name inside.example, which leads to itself, and configures the registry `ELSEWHERE`, which speaks http.
+/// Sets these addresses in the yard, and the name inside.example for a local address. Configures
+/// the registry `ELSEWHERE`, which uses http.
 async fn elsewhere(daemon: &Daemon, addresses: &[&str]) {
     daemon.lines(&["ip", "link", "set", "lo", "up"]).await;
     for address in addresses {
@@ -304,7 +306,7 @@ async fn elsewhere(daemon: &Daemon, addresses: &[&str]) {
     fs::write(dir.join("hosts.toml"), hosts).expect("a file");
 }
 
-/// Addresses of this machine and its link, as a URL may name them, and what an error shows of them.
+/// Addresses of this machine and its link, as in a URL, and as in an error.
 const HERE: [(&str, &str); 6] = [
     ("127.0.0.1", "127.0.0.1"),
     ("localhost", "localhost"),
@@ -363,7 +365,8 @@ async fn a_registry_elsewhere_cannot_have_the_daemon_ask_this_machine_or_its_lin
     assert!(inside.count(|r| r.path.starts_with("/token")) > 0);
     drop(registry);
 
-    // A registry of this machine, which may name its like, does not lend that to whom it leads to.
+    // A local registry may redirect to local addresses, but does not pass this permission on to its
+    // redirect targets.
     let near = start_registry(&daemon.yard, OWN, vec![("led:1", led)], |request| {
         let to = format!("Location: http://198.51.100.8:7001{}", request.path);
         let blob = request.path.contains("/blobs/");

@@ -1,4 +1,5 @@
-//! What a pod's author may try in order to hide a container from plugins: lengths that a message does not have.
+//! Attempts of a pod's author to hide a container from plugins by texts that are too long for a
+//! message.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,7 +25,7 @@ fn with_annotations(pod: &Pod, name: &str, bytes: usize) -> cri::ContainerConfig
     config
 }
 
-/// By how much a request was too long, as the error has it: "request of N bytes exceeds the limit of M".
+/// Returns the excess of a request, from the error "request of N bytes exceeds the limit of M".
 fn excess(refused: &tonic::Status) -> usize {
     let number = |after: &str| -> usize {
         let rest = refused.message().split(after).nth(1);
@@ -98,7 +99,7 @@ async fn a_container_too_long_for_plugins_is_listed_and_reported_without_its_lon
     let toml = "[nri.plugin.\"30-late\"]\nmust_run = true";
     let daemon = Daemon::with(Setup::default().toml(toml)).await;
     let pod = daemon.cri().pod("p").await;
-    // Nobody is told of it, so it may be of any length.
+    // No plugin gets it, so that its length does not matter.
     let config = with_annotations(&pod, "c", 5 << 20);
     let container = pod.try_create(config).await.expect("CreateContainer");
     container.start().await.expect("StartContainer");

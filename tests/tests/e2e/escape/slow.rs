@@ -1,4 +1,4 @@
-//! What a slow host may try: to hold up the pulls of others.
+//! Attempts of a slow host to delay the pulls of others.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::registry::pull;
 const QUICK: &str = "127.0.0.1:5001";
 const SLOW: &str = "127.0.0.2:5001";
 
-/// Layers that no other image has, but for the first.
+/// Layers that no other image has, except the first.
 fn image(own: &str, layers: usize) -> Blobs {
     let shared = Layer::default().file("shared", 0o644, b"shared");
     let mut image = Image::bare("unused").layer(shared);
@@ -31,7 +31,7 @@ fn is_layer(blobs: &Blobs, request: &Request) -> bool {
     request.path.contains("/blobs/") && digest != blobs.id
 }
 
-/// Serves images of `count` repositories and sends no byte of a layer.
+/// Serves images of `count` repositories, but sends no byte of a layer.
 fn stuck(daemon: &Daemon, count: usize) -> Registry {
     let names: Vec<String> = (0..count).map(|n| format!("stuck{n}:1")).collect();
     let images: Vec<_> = names
@@ -83,7 +83,7 @@ async fn layers_that_never_come_hold_up_no_pull_from_another_host() {
         },
     )
     .await;
-    // Shares a layer with those that never come.
+    // This image shares a layer with the stuck ones.
     pulled_in_time(&daemon, &format!("{QUICK}/quick:1")).await;
     assert!(waiting.iter().all(|pull| !pull.is_finished()));
     assert!(
@@ -139,7 +139,7 @@ async fn a_host_that_trickles_or_stalls_is_given_up() {
     assert!(!slow.asked().is_empty() && !layers.asked().is_empty());
 }
 
-/// Serves `image`, of its layers so many bytes per connection.
+/// Serves `image`, but only this many bytes of a layer per connection.
 fn breaking(daemon: &Daemon, image: &Blobs, bytes: usize) -> Registry {
     let (held, id) = (image.blobs.clone(), image.id.clone());
     let served = Blobs {
@@ -161,7 +161,7 @@ fn breaking(daemon: &Daemon, image: &Blobs, bytes: usize) -> Registry {
     })
 }
 
-/// One layer that stays as long as it is.
+/// An image with one incompressible layer.
 fn one_layer(bytes: usize) -> Blobs {
     let layer = Layer::default().file("noise", 0o644, &super::bounds::noise(bytes));
     Image::bare("unused").layer(layer).blobs()
@@ -169,7 +169,7 @@ fn one_layer(bytes: usize) -> Blobs {
 
 #[tokio::test]
 async fn a_host_that_closes_each_connection_after_a_byte_is_given_up() {
-    // The default timeout: the number of connections is bounded, too.
+    // The second run has the default timeout: the number of connections is limited, too.
     for toml in ["[image]\nprogress_timeout = \"1s\"", ""] {
         let daemon = Daemon::with(Setup::default().toml(toml)).await;
         let before = daemon.inventory().await;

@@ -1,4 +1,4 @@
-//! A user of the host on the system bus, where the daemon asks systemd for cgroups.
+//! A host user on the system bus, over which the daemon requests cgroups from systemd.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -16,26 +16,26 @@ const SYSTEMD: &str = ":1.2";
 const DAEMON: &str = ":1.11";
 const STRANGER: &str = ":1.66";
 
-/// What the user and systemd do with the next jobs.
+/// The actions of the user and of systemd at the next jobs.
 #[derive(Clone, Copy, Default)]
 struct Script {
-    /// The user's signals before systemd's: how often he ends a job, and how it ended, in his words.
+    /// The user's forged signals before systemd's: the number of job ends, and their result.
     forged: Option<(u32, &'static str)>,
-    /// The user ends jobs that nobody waits for, this often.
+    /// The number of forged ends of other jobs.
     flood: u32,
-    /// How systemd ends it.
+    /// systemd reports a failure.
     fails: bool,
 }
 
-/// The bus, with systemd and the user on it: the other end of the daemon's connection. Signals to one connection need no
-/// subscription, so that any user may send them.
+/// The bus with systemd and the user, at the other end of the daemon's connection. Signals to one
+/// connection need no subscription, so that any user may send them.
 struct Bus {
     script: Arc<Mutex<Script>>,
     cgroups: PathBuf,
 }
 
 impl Bus {
-    /// On a host with nothing but cgroup v2, as its daemon sees it.
+    /// Sets up a yard in which the daemon sees only cgroup v2.
     async fn furnish(daemon: &Daemon) -> Self {
         let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir -p /run/dbus";
         let furnished = daemon.yard.command("sh").args(["-c", script]).status();
@@ -121,7 +121,7 @@ async fn answer(
                 let others = 1000..1000 + script.flood;
                 signals.extend(others.map(|n| ended(STRANGER, n, "x.scope", "done")));
                 let cgroup = cgroups.join(&unit);
-                // The test sees the directory as it is.
+                // The test checks the directory itself.
                 let _ = match (starts, script.fails) {
                     (true, false) => fs::create_dir(cgroup),
                     (true, true) => Ok(()),
@@ -182,7 +182,7 @@ async fn users_of_the_host_end_no_job_of_systemd() {
     daemon.serve().await;
     run(&daemon, &bus, "quiet", Script::default())
         .await
-        .expect("nobody disturbs it");
+        .expect("it is not disturbed");
     let forged = Script {
         forged: Some((3, "failed")),
         ..Script::default()

@@ -1,5 +1,5 @@
-//! Texts that a terminal obeys, or that pass for a line of their own, in each text that a CRI client may send: none of them
-//! comes out of an error, of the daemon's log or of a table as it went in.
+//! Texts with terminal control sequences or line breaks, in each text field of a CRI request: none
+//! appears unchanged in an error, in the daemon's log or in a table.
 
 use cairn_tests::{
     Daemon, cri,
@@ -8,16 +8,17 @@ use cairn_tests::{
 };
 use tonic::Status;
 
-/// Clears the screen, ends the line, goes back, writes from right to left.
+/// Clears the screen, ends the line, returns to its start, writes from right to left.
 const EVIL: &str = "x\u{1b}[2J\nforged\r\u{9b}31m\u{202e}y";
 
-/// The first character that controls a terminal, or changes the direction or the place of the text beside it.
+/// Returns the first character that controls a terminal, or changes the direction or position of
+/// adjacent text.
 fn hidden(text: &str) -> Option<char> {
     let moves = |c| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
     text.chars().find(|c| c.is_control() || moves(*c))
 }
 
-/// The errors of calls, by the field that the text was in.
+/// The errors of calls, by the field with the text.
 #[derive(Default)]
 struct Errors(Vec<(String, Status)>);
 
@@ -241,7 +242,7 @@ const CONTAINERS: &[SpoilContainer] = &[
     }),
 ];
 
-/// The calls that name an object by this id alone.
+/// Makes the calls that contain only the id of an object.
 #[expect(clippy::needless_update, reason = "some requests have other fields")]
 async fn by_id(daemon: &Daemon, id: String, errors: &mut Errors) {
     let cri = daemon.cri();

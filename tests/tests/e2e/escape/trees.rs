@@ -1,8 +1,9 @@
-//! Trees of every shape that an image or a container may make: no walk of the daemon takes memory by the shape of one, and
-//! none takes longer than its number of directories explains.
+//! Trees of every shape that an image or a container may make: the shape does not increase the
+//! daemon's memory, and the time of a walk is proportional to the number of directories.
 //!
-//! Each walk is measured over a tree and over one of twice the directories: the daemon's peak of memory, and the time that
-//! it ran on a processor, which waiting does not change. A line per cell goes into the table that `hack/test escape` prints.
+//! Each walk is measured over a tree and over one with twice the directories: the daemon's peak
+//! memory, and its processor time, which waiting does not change. `hack/test escape` prints a table
+//! with a line per cell.
 
 use std::{
     fs,
@@ -25,29 +26,29 @@ use cairn_tests::{
 use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 use tar::EntryType;
 
-/// Directories of the larger tree.
+/// The number of directories in the larger tree.
 const FULL: usize = 150_000;
-/// In an image: an archive of them has kilobytes for each, and a development build is slow with it.
+/// The number in an image: an archive has kilobytes per directory, and a development build is slow.
 const IN_AN_IMAGE: usize = 20_000;
-/// What an image may have in each other.
+/// The depth that an image may have.
 const IMAGE_DEPTH: usize = 1_900;
-/// What the daemon may grow by, in kB.
+/// The limit of the daemon's growth, in kB.
 const GROWTH_MAX: u64 = 8 << 10;
-/// Any one walk.
+/// The time limit of a walk.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// All in each other.
+    /// All nested.
     Deep,
-    /// All in one, whose path has 3.8 kB.
+    /// All in one directory with a path of 3.8 kB.
     Wide,
-    /// In each other, and others beside each of them.
+    /// Nested, with others beside each.
     Comb,
 }
 
 impl Shape {
-    /// Makes `n` directories in `dir`; of a comb at most `deepest` are in each other.
+    /// Makes `n` directories in `dir`; a comb has at most `deepest` nested ones.
     fn grow(self, dir: &Path, n: usize, deepest: usize) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let make = |at: &OwnedFd, name: &str| mkdirat(at, name, Mode::from(0o755)).expect("room");
@@ -87,7 +88,7 @@ async fn grow(shape: Shape, dir: PathBuf, n: usize, deepest: usize) {
     grown.await.expect("it can be grown");
 }
 
-/// What the daemon used from one moment on.
+/// Measures the daemon's use from one moment on.
 struct Meter {
     process: PathBuf,
     peak: u64,
@@ -98,7 +99,7 @@ struct Meter {
 #[derive(Clone, Copy)]
 struct Reading {
     growth: u64,
-    /// Of 10 ms.
+    /// In units of 10 ms.
     ticks: u64,
     time: Duration,
 }
@@ -106,7 +107,7 @@ struct Reading {
 impl Meter {
     fn start(daemon: &Daemon) -> Self {
         let process = daemon.yard.inside(format!("/proc/{}", daemon.pid()));
-        // From now on the peak is another one.
+        // Reset the peak.
         fs::write(process.join("clear_refs"), "5").expect("the peak can be forgotten");
         Self {
             peak: peak(&process),
@@ -133,13 +134,13 @@ fn peak(process: &Path) -> u64 {
 
 fn ticks(process: &Path) -> u64 {
     let stat = fs::read_to_string(process.join("stat")).expect("the daemon runs");
-    // After the command, which is in brackets: state is the third field, the times are the 14th and 15th.
+    // After the command in brackets: state is field 3, the times are fields 14 and 15.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let times = fields.split_whitespace().skip(11).take(2);
     times.map(|n| n.parse::<u64>().expect("a number")).sum()
 }
 
-/// A cell of the table: the walk over half of the directories and over all of them.
+/// Checks and records a cell of the table: the walks over half of the directories and over all.
 fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
     let [half, full] = readings;
     let shape = format!("{shape:?}").to_lowercase();
@@ -154,7 +155,8 @@ fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
         growth < GROWTH_MAX,
         "{walk}, {shape}: the daemon grew by {growth} kB"
     );
-    // Twice, and something for what else it does meanwhile; four times is what a descent for each would take.
+    // Twice the time, plus some for other work; a path lookup for each directory would take four
+    // times.
     let bound = half.ticks * 5 / 2 + 25;
     let ticks = full.ticks;
     assert!(
@@ -164,7 +166,7 @@ fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
     );
 }
 
-/// A daemon whose directory is in memory: what takes time is the daemon and not a disk.
+/// A daemon with its directory in memory, so that the time is the daemon's and not the disk's.
 async fn daemon(toml: &str) -> Daemon {
     let mut daemon = Daemon::new(Setup::default().toml(toml)).await;
     let root = daemon.path("root");
@@ -210,7 +212,7 @@ async fn emptied_trash(daemon: &Daemon) {
     .await;
 }
 
-/// Removes the container, whose tree goes to the trash.
+/// Removes the container; its tree is moved to the trash.
 async fn removed(daemon: &Daemon, container: &Container) -> Reading {
     let meter = Meter::start(daemon);
     container.remove().await.expect("RemoveContainer");
@@ -300,7 +302,7 @@ async fn sweep(daemon: &mut Daemon, shape: Shape) {
         .yard
         .inside(daemon.path("root/images/trash/1000000000"));
     let mut readings = Vec::new();
-    // The first start has nothing to sweep: what it takes, each takes.
+    // The first start has no leftovers: its cost is the base of the others.
     for n in [0, FULL / 2, FULL] {
         daemon.terminate().await;
         if n > 0 {
@@ -395,14 +397,14 @@ async fn a_pod_is_removed_while_a_volume_of_its_container_is_still_filled() {
     assert!(look::subdirs(&volumes).is_empty(), "its volumes are left");
 }
 
-/// An entry whose name may be longer than a header has room for.
+/// An entry whose name may be too long for a header.
 fn entry(layer: Layer, kind: EntryType, name: &str) -> Layer {
     let long = [name.as_bytes(), b"\0"].concat();
     let layer = layer.raw(EntryType::GNULongName, "././@LongLink", "", 0o644, &long);
     layer.raw(kind, &name[..name.len().min(99)], "", 0o755, b"")
 }
 
-/// The tree of a shape as a layer, each directory with its entry.
+/// The tree of a shape as a layer, with an entry for each directory.
 fn layer(shape: Shape, n: usize) -> Layer {
     let dir = |layer: Layer, name: &str| entry(layer, EntryType::Directory, name);
     let mut layer = Layer::default();

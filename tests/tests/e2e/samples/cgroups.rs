@@ -1,4 +1,4 @@
-//! writable-cgroups: what a container may do by it.
+//! writable-cgroups: the effects of a container's access to its cgroups.
 
 use cairn_tests::{Daemon, look};
 
@@ -31,7 +31,7 @@ async fn makes_cgroups(daemon: &Daemon, name: &str, value: &str) -> bool {
 #[tokio::test]
 async fn writable_cgroups_are_for_who_asks_where_the_host_delegates() {
     let mut daemon = Daemon::start().await;
-    // As on a host that mounts cgroup2 with nsdelegate, as systemd does; this one need not.
+    // Simulates a host that mounts cgroup2 with nsdelegate, as systemd does.
     let delegating = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
     write(&daemon, "/run/mountinfo", delegating);
     let flags = ["-idx", "10", "-host-mount-file", "/run/mountinfo"];

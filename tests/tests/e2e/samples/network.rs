@@ -1,4 +1,4 @@
-//! network-device-injector: interfaces of the yard, which is the pods' host, in pods and back.
+//! network-device-injector: moves interfaces of the yard, the pods' host, to pods and back.
 
 use cairn_tests::{Daemon, container::Container, pod::host_network};
 
@@ -14,7 +14,7 @@ async fn ip(daemon: &Daemon, args: &str) {
     assert!(done.status.success(), "{args:?}: {done:?}");
 }
 
-/// A pair of interfaces of the host: `<name>`, and `<name>peer` with an address.
+/// Makes a pair of host interfaces: `<name>`, and `<name>peer` with an address.
 async fn pair(daemon: &Daemon, name: &str, address: &str) {
     ip(
         daemon,
@@ -25,7 +25,7 @@ async fn pair(daemon: &Daemon, name: &str, address: &str) {
     ip(daemon, &format!("link set {name}peer up")).await;
 }
 
-/// What `ip -o link` says of an interface of the host; nothing if it is not there.
+/// Returns the line of `ip -o link` for a host interface, if it exists.
 async fn on_host(daemon: &Daemon, name: &str) -> Option<String> {
     let links = daemon.lines(&["ip", "-o", "link", "show"]).await;
     let mine = |link: &String| {
@@ -50,7 +50,7 @@ async fn interfaces_are_moved_into_a_pod_with_all_that_is_asked_and_back_at_its_
     let cri = daemon.cri();
     let asked = "- {name: eth7, new_name: net0, address: 10.9.0.2, prefix: 24, mtu: 1400}\n\
                  - {name: eth8, address: fd00:9::2}";
-    // The scope of the pod goes before the bare key.
+    // The key with the scope of the pod precedes the bare key.
     let asked = [(&*format!("{KEY}/pod"), asked), (KEY, "[{name: nosuch0}]")];
     let pod = cri
         .try_pod(annotated(&cri, "wired", &asked))
@@ -72,7 +72,7 @@ async fn interfaces_are_moved_into_a_pod_with_all_that_is_asked_and_back_at_its_
         let back = on_host(&daemon, name).await.expect("it is back");
         assert!(back.contains("state DOWN"), "{back}");
     }
-    // What came back can go again, under the older key.
+    // A returned interface can be moved again, by the older key.
     let old = [("netdevices.nri.containerd.io", "[{name: eth7}]")];
     let again = cri
         .try_pod(annotated(&cri, "again", &old))

@@ -1,4 +1,4 @@
-//! The three lines of usage that the README has for each sample, pasted as they are.
+//! The three usage lines in the README of each sample, run as written.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use cairn_tests::{Daemon, Setup, bins, until};
 
 use super::{cover, serve};
 
-/// Name of a program, and the lines between the fences below it.
+/// Returns the lines between the fences below each program's name.
 fn usages(readme: &str) -> BTreeMap<&str, Vec<&str>> {
     let sections = readme.split("\n### ").skip(1);
     sections
@@ -25,16 +25,16 @@ fn usages(readme: &str) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// How many plugins the daemon has.
+/// Returns the number of the daemon's plugins.
 async fn plugins(daemon: &Daemon) -> usize {
     let all = daemon.plugins().await;
-    // A newer instance of one that is there puts it in its shadow.
+    // A newer instance shadows an older one with the same name.
     let there = |p: &&serde_json::Value| p["state"] == "active" || p["state"] == "shadowed";
     all.iter().filter(there).count()
 }
 
-/// Pastes a line into a shell, which it shall find the samples by; answers the shell's pid. Either the daemon has
-/// a plugin more then, or the line is through.
+/// Runs a line in a shell with the samples in its PATH; returns the shell's pid. Waits until the
+/// daemon has one plugin more, or the line has ended.
 async fn paste(daemon: &mut Daemon, line: &str) -> i32 {
     let bins = bins::built("logger");
     let bins = bins.parent().unwrap_or(Path::new("/")).display();
@@ -58,16 +58,17 @@ async fn paste(daemon: &mut Daemon, line: &str) -> i32 {
     shell
 }
 
-/// Ends a shell with all that it has started; a job is a group of its own.
+/// Ends a shell with all its processes; a job is a separate group.
 async fn end(daemon: &Daemon, shell: i32) {
     let group = shell.to_string();
     let kill = ["-c", "kill -s KILL -- -$0", &group];
     let done = daemon.yard.command("sh").args(kill).output().await;
-    // One that is through has nothing left to end.
+    // A finished line has no processes left.
     done.expect("nsenter runs");
 }
 
-/// A pod with these annotations beside its own, and in it a container as `examples/container.json` names it.
+/// Runs a pod with these additional annotations, and a container with the name in
+/// `examples/container.json`.
 async fn run(
     daemon: &Daemon,
     name: &str,
@@ -130,7 +131,7 @@ async fn the_usage_of_every_sample_can_be_pasted() {
         cover(&daemon, dir).await;
     }
     serve(&mut daemon).await;
-    // The socket is where plugins look for it.
+    // The socket is at the default path of plugins.
     let nri = daemon.yard.inside("/run/nri");
     fs::create_dir_all(&nri).expect("a directory");
     symlink(daemon.nri_socket(), nri.join("nri.sock")).expect("a link");
@@ -161,7 +162,7 @@ async fn the_usage_of_every_sample_can_be_pasted() {
         for shell in shells {
             end(&daemon, shell).await;
         }
-        until(&format!("{name} is gone"), || async {
+        until(&format!("{name} has ended"), || async {
             (plugins(&daemon).await == 0).then_some(())
         })
         .await;

@@ -1,4 +1,5 @@
-//! A collector of spans: hyper's HTTP/2 with OTLP's messages by their numbers in opentelemetry-proto.
+//! A collector of spans: hyper's HTTP/2, with the message fields of OTLP by their numbers in
+//! opentelemetry-proto.
 
 use std::{
     convert::Infallible,
@@ -18,7 +19,7 @@ use prost::Message;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// Where it is, in the daemon's network.
+/// Its address in the daemon's network.
 pub(super) const COLLECTOR: &str = "127.0.0.1:4317";
 
 mod otlp {
@@ -99,7 +100,7 @@ pub(super) fn attribute(attributes: &[otlp::KeyValue], key: &str) -> String {
     value.text.or(number).unwrap_or_default()
 }
 
-/// Takes everything; ends with the test.
+/// Accepts all spans; ends with the test.
 pub(super) struct Collector {
     spans: Arc<Mutex<Vec<Span>>>,
     task: JoinHandle<()>,
@@ -151,7 +152,7 @@ impl Collector {
         self.spans.lock().clone()
     }
 
-    /// All spans, once this one is there.
+    /// Waits for this span; returns all spans.
     pub(super) async fn once(&self, what: &str, is: impl Fn(&Span) -> bool) -> Vec<Span> {
         until(what, || async {
             let spans = self.spans();
@@ -167,7 +168,7 @@ impl Drop for Collector {
     }
 }
 
-/// An empty message, and that all is well.
+/// An empty message with status OK.
 struct Good(Vec<Frame<Bytes>>);
 
 impl Body for Good {
