@@ -1,7 +1,7 @@
 //! The connection from a plugin to its runtime.
 //!
 //! ```text
-//!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached ─► attached ─► …
+//!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached (Shutdown, or lost) ─► attached ─► …
 //! ```
 //!
 //! The stub attaches and detaches; [`PluginService`](super::service::PluginService) reports when
@@ -78,9 +78,12 @@ impl fmt::Debug for Runtime {
 
 impl Runtime {
     /// Asks the runtime to update and evict containers; gives the updates that could not be applied
-    /// (NRI-917). A failed eviction is an update of that container without values, at the end; the Go runtime reports none. Does not wait longer than the runtime's request timeout. Fails at once where there is no
-    /// connection, as in a plugin of the runtime's own process, and before the plugin is synchronised
-    /// (code 9).
+    /// (NRI-917). A failed eviction is an update of that container without values, at the end; the
+    /// Go runtime reports none. Does not wait longer than the runtime's request timeout.
+    ///
+    /// Fails at once without a connection: between connections, from the runtime's Shutdown on, and
+    /// always in a plugin of the runtime's own process. Fails with code 9 before the plugin is
+    /// synchronised; [`Runtime::synchronized`] waits for that.
     ///
     /// Do not wait for it inside a handler: the Go runtime answers after the handler has.
     pub async fn update_containers(
@@ -180,6 +183,12 @@ impl Runtime {
             ..Link::default()
         };
         self.link.send_replace(link);
+    }
+
+    /// The connection is about to end: there are no further requests on it.
+    pub(crate) fn dismiss(&self) {
+        self.link
+            .send_modify(|link| (link.client, link.synchronized) = (None, None));
     }
 
     pub(crate) fn detach(&self) {
