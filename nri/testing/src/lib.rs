@@ -50,12 +50,16 @@
 //! use nri::prelude::*;
 //! use nri_testing::{FakeRuntime, WishKind, container, pod};
 //!
-//! /// Leaves shares to the containers that remain.
+//! /// Gives each existing container the same shares.
 //! struct Shares;
 //!
 //! impl Plugin for Shares {
 //!     async fn synchronize(&self, _: &Context, _: Vec<PodSandbox>, containers: Vec<Container>) -> Result<Vec<ContainerUpdate>> {
 //!         Ok(containers.iter().map(|c| update(&c.id, false).cpu_shares(512).clone()).collect())
+//!     }
+//!
+//!     async fn remove_container(&self, _: &Context, _: PodSandbox, _: Container) -> Result<()> {
+//!         Ok(())
 //!     }
 //! }
 //!
