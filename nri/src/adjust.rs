@@ -89,6 +89,41 @@ pub const RLIMITS: &[&str] = &[
 ];
 
 /// Sets the adjustments of a container being created.
+///
+/// ```
+/// use nri::prelude::*;
+///
+/// let mut answer = CreateAnswer::default();
+/// answer
+///     .adjust
+///     .add_env("MODE", "fast")
+///     .add_rlimit("RLIMIT_NOFILE", 4096, 1024)
+///     .memory_limit(64 << 20)
+///     .cpu_shares(512)
+///     .add_mount(Mount {
+///         destination: "/etc/tool".into(),
+///         source: "/opt/tool".into(),
+///         r#type: "bind".into(),
+///         options: vec!["rbind".into(), "ro".into()],
+///     })
+///     .add_device(LinuxDevice {
+///         path: "/dev/nothing".into(),
+///         r#type: "c".into(),
+///         major: 1,
+///         minor: 3,
+///         file_mode: Some(OptionalFileMode { value: 0o666 }),
+///         ..Default::default()
+///     })
+///     .add_hook(
+///         HookKind::CreateRuntime,
+///         Hook {
+///             path: "/usr/local/bin/prepare".into(),
+///             args: vec!["prepare".into(), "--quiet".into()],
+///             timeout: Some(OptionalInt { value: 5 }),
+///             ..Default::default()
+///         },
+///     );
+/// ```
 pub trait Adjust: Sized {
     /// The adjustment to change.
     fn adjustment(&mut self) -> &mut ContainerAdjustment;

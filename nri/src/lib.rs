@@ -87,7 +87,7 @@
 //!
 //! let turn = nri.turn(Event::CreateContainer).await;
 //! let created = nri.create_container(&turn, PodSandbox::default(), Container::default()).await?;
-//! // apply created.evict, created.update, then created.adjust
+//! // apply created.merged.evict, created.merged.update, then created.merged.adjust
 //! drop(turn);
 //! # Ok(())
 //! # }

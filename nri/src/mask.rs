@@ -55,7 +55,7 @@ pub fn event_named(name: &str) -> Option<Event> {
 pub enum BadMask {
     #[error("empty name in a list")]
     Empty,
-    #[error("unknown event or group of events {0:?}")]
+    #[error("unknown event or group of events {0:?}; events are {names}", names = EVENTS.map(|(_, name)| name).join(", "))]
     Event(String),
     #[error("unknown field or group of fields {0:?}")]
     Field(String),

@@ -30,8 +30,15 @@ pub struct PluginId {
     pub name: String,
 }
 
+/// As text, because `.parse().unwrap()` prints it.
+impl fmt::Debug for BadPluginId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// An invalid index or name of a plugin.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPluginId {
     #[error("plugin name {0:?}: only letters, digits, '_', '.', '+' and '-' are allowed")]
     Name(String),

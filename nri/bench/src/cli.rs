@@ -23,7 +23,8 @@ use crate::{
         human::{self, Paint},
         junit,
     },
-    rules, run,
+    rules,
+    run::{self, Misuse},
     scenario::{self, Scenario},
 };
 
@@ -306,7 +307,12 @@ fn run_all(args: &Run, out: &mut dyn Write, paint: Paint) -> Result<u8, String> 
     let runs = scenarios?.into_iter().zip(&args.scenarios);
     let runs = runs.map(|(scenario, path)| {
         let run = run::run(scenario, how.clone(), args.target.listen.clone());
-        async move { run.await.map_err(|e| format!("{}: {e}", path.display())) }
+        async move {
+            run.await.map_err(|misuse| match misuse {
+                Misuse::Step { line, why } => format!("{}:{line}: {why}", path.display()),
+                other => format!("{}: {other}", path.display()),
+            })
+        }
     });
     report_each(runs, &args.target, out, paint)
 }

@@ -178,7 +178,7 @@ fn a_plugin_that_nri_bench_did_not_start_has_no_output_status_or_successor() {
         let flags = ["--listen", socket.to_str().expect("a name")];
         let run = bench.run(&format!("[[step]]\n{step}\n"), &flags, &[]);
         assert_eq!(run.code, 2, "{}", run.text);
-        let line = format!("line 1: `{key}`");
+        let line = format!("scenario.toml:1: `{key}`");
         assert!(run.errors.contains(&line), "{}", run.errors);
     }
 }

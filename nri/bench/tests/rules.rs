@@ -68,7 +68,7 @@ do = "crash"
 /// A plugin without a stub can only connect.
 fn flags(rule: &str) -> &'static [&'static str] {
     match rule {
-        "subscribes-to-all" => &["--connect"],
+        "subscribes-to-all" | "answer-after-shutdown" => &["--connect"],
         _ => &[],
     }
 }
@@ -99,6 +99,13 @@ fn a_plugin_that_breaks_none_is_told_of_none() {
         let run = bench.run(scenario, &[], &broken("none"));
         assert_eq!((run.code, run.rules()), (0, Vec::new()), "{}", run.text);
     }
+}
+
+#[test]
+fn a_variable_without_a_name_is_found_though_a_runtime_drops_it() {
+    let run = Bench::new().run(START, &[], &broken("nameless-variable"));
+    assert_eq!(run.rules(), ["bad-adjustment"], "{}", run.text);
+    assert!(run.text.contains("variable \"\": no name"), "{}", run.text);
 }
 
 #[test]

@@ -151,6 +151,22 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
             "2: pod.a.containers: `pods` of the `join` must list \"a\"",
         ),
         (
+            "\n[pod.web]\nlabels.a = \"b\"\n[[step]]\ndo = \"create\"\npod = \"wbe\"\ncontainer = \"c\"",
+            "2: pod.web: no step makes a pod \"web\"",
+        ),
+        (
+            "[container.a]\n[[step]]\ndo = \"create\"\ncontainer = \"c\"",
+            "1: container.a: no step makes a container \"a\"",
+        ),
+        (
+            "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.adjust.linux.oom_score_adj = \"x\"",
+            "4: step.0.expect.adjust.linux.oom_score_adj: \"x\" is not a number, nor the name of a value",
+        ),
+        (
+            "[[step]]\ndo = \"join\"\nexpect.events = \"Create\"",
+            "3: unknown event or group of events \"Create\"; events are RunPodSandbox, ",
+        ),
+        (
             "runtime.cpus = \"few\"",
             "1: cpus \"few\": must be a list such as 0-3,7",
         ),

@@ -113,6 +113,18 @@ impl SetResources for ContainerUpdate {
 
 /// An update of the container with this id. With `ignore_failure`, a conflict with another plugin
 /// or a value that cannot be applied is not an error.
+///
+/// The methods of [`SetResources`] return `&mut ContainerUpdate`, for chains; `clone` ends one:
+///
+/// ```
+/// use nri::adjust::{SetResources, update};
+///
+/// let all = vec![
+///     update("c1", false).memory_limit(64 << 20).cpu_shares(512).clone(),
+///     update("c2", true).cpuset_cpus("0-1").clone(),
+/// ];
+/// assert_eq!(all[0].container_id, "c1");
+/// ```
 pub fn update(container: impl Into<String>, ignore_failure: bool) -> ContainerUpdate {
     ContainerUpdate {
         container_id: container.into(),

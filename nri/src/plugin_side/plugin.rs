@@ -72,14 +72,19 @@ macro_rules! unwritten {
 /// - An error at RunPodSandbox, UpdatePodSandbox, CreateContainer, StartContainer and
 ///   UpdateContainer is a veto, at ValidateContainerAdjustment a rejection; elsewhere it is
 ///   reported and changes nothing (NRI-605).
+/// - A handler that panics returns an error, which is a veto at these events.
+/// - Do not block the thread: use `tokio::task::spawn_blocking` for slow system calls and
+///   computations. A handler that blocks is not dropped at its deadline, and the plugin does not
+///   notice that the runtime has closed its connection.
 /// - After a veto every plugin gets Stop and Remove, also for unknown objects: be idempotent.
 /// - The runtime waits for a limited time ([`Context::time_left`]); then it drops the method's
 ///   future.
 /// - A conforming runtime calls one method at a time, but the library does not enforce it.
 pub trait Plugin: Send + Sync + 'static {
     unwritten! {
-        /// Called first on each connection, with the runtime's configuration for the plugin, often
-        /// empty. An error ends the connection.
+        /// Called first on each connection. `config` is the text of the configuration file of a
+        /// launched plugin; it is empty without such a file, and for a plugin that connects. An error
+        /// ends the connection.
         configure(config: String) -> ();
     }
 
@@ -155,6 +160,29 @@ pub trait Plugin: Send + Sync + 'static {
         /// The container is about to be removed.
         remove_container(pod: PodSandbox, container: Container) -> ();
         /// Validates the merged adjustment of all plugins; an error rejects it with its text.
+        /// [`Owners`](crate::owners::Owners) are the plugins that set its fields:
+        ///
+        /// ```
+        /// use nri::{owners::Owners, prelude::*};
+        ///
+        /// struct NoHostConfig;
+        ///
+        /// impl Plugin for NoHostConfig {
+        ///     async fn validate_container_adjustment(&self, _: &Context, request: ValidateContainerAdjustmentRequest) -> Result<()> {
+        ///         let owners = Owners::try_from(&request.owners.unwrap_or_default())?;
+        ///         let container = request.container.unwrap_or_default();
+        ///         for mount in request.adjust.unwrap_or_default().mounts {
+        ///             if mount.source.starts_with("/etc") {
+        ///                 let set = owners.container(&container.id);
+        ///                 let owner = set.and_then(|set| set.owner_of(Field::Mounts, &mount.destination));
+        ///                 let owner = owner.map(ToString::to_string).unwrap_or_default();
+        ///                 return Err(format!("{owner} may not mount {}", mount.source).into());
+        ///             }
+        ///         }
+        ///         Ok(())
+        ///     }
+        /// }
+        /// ```
         validate_container_adjustment(request: ValidateContainerAdjustmentRequest) -> ();
     }
 }

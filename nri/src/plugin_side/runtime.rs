@@ -1,7 +1,7 @@
 //! The connection from a plugin to its runtime.
 //!
 //! ```text
-//!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached ─► attached ─► …
+//!   detached ─► attached (a connection) ─► configured ─► synchronised ─► detached (Shutdown, or lost) ─► attached ─► …
 //! ```
 //!
 //! The stub attaches and detaches; [`PluginService`](super::service::PluginService) reports when
@@ -80,8 +80,11 @@ impl Runtime {
     /// Requests updates and evictions of containers from the runtime; returns the updates that
     /// could not be applied (NRI-917). A failed eviction is an update of that container without
     /// values, at the end; the Go runtime reports none. Waits at most the runtime's request
-    /// timeout. Fails at once without a connection, as in an in-process plugin, and before the
-    /// plugin is synchronised (code 9).
+    /// timeout.
+    ///
+    /// Fails at once without a connection: between connections, from the runtime's Shutdown on, and
+    /// always in an in-process plugin. Fails with code 9 before the plugin is synchronised;
+    /// [`Runtime::synchronized`] waits for that.
     ///
     /// Do not wait for it inside a handler: the Go runtime answers after the handler.
     pub async fn update_containers(
@@ -181,6 +184,12 @@ impl Runtime {
             ..Link::default()
         };
         self.link.send_replace(link);
+    }
+
+    /// The connection is about to end: there are no further requests on it.
+    pub(crate) fn dismiss(&self) {
+        self.link
+            .send_modify(|link| (link.client, link.synchronized) = (None, None));
     }
 
     pub(crate) fn detach(&self) {

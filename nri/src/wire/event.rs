@@ -113,7 +113,8 @@ pub(crate) fn has_state_change(event: Event) -> bool {
     )
 }
 
-/// As [`has_state_change`], by the name of the method.
+/// Whether this method is one of the nine events without an answer, which `StateChange` can deliver
+/// too.
 pub fn is_plain(method: &str) -> bool {
     event_named(method).is_some_and(has_state_change)
 }

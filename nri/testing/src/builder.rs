@@ -41,7 +41,9 @@ impl Builder {
         self
     }
 
-    /// An in-process plugin without a socket: the one under test, or another beside it.
+    /// An in-process plugin without a socket: the one under test, or another beside it. It cannot
+    /// request updates of its own accord ([`nri::Runtime`] has no connection): for that, connect it
+    /// to [`FakeRuntime::socket`](crate::FakeRuntime::socket).
     pub fn plugin(mut self, id: PluginId, plugin: impl Into<Handlers>) -> Self {
         self.plugins.push((id, plugin.into()));
         self

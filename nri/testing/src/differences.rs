@@ -34,11 +34,30 @@ impl fmt::Display for Difference {
             expected,
             found,
         } = self;
-        write!(f, "{path}: expected {expected}, found ")?;
-        match found {
-            Some(found) => write!(f, "{found}"),
-            None => f.write_str("nothing"),
+        write!(f, "{path}: expected {}, found ", shown(expected))?;
+        f.write_str(&found.as_ref().map_or_else(|| shown(&Value::Null), shown))
+    }
+}
+
+/// A value as scenarios write it: without wrappers and unset fields.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        value => bare(value).to_string(),
+    }
+}
+
+fn bare(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("value") => {
+            fields["value"].clone()
         }
+        Value::Object(fields) => {
+            let set = fields.iter().filter(|(_, value)| !is_empty(value));
+            set.map(|(key, value)| (key.clone(), bare(value))).collect()
+        }
+        Value::Array(list) => list.iter().map(bare).collect(),
+        other => other.clone(),
     }
 }
 
@@ -82,11 +101,15 @@ pub fn assert_only(created: &Created, wanted: &ContainerAdjustment) {
     let found = &created.merged.adjust;
     let mut all = differences(wanted, found);
     for more in differences(found, wanted) {
-        all.push(Difference {
+        let difference = Difference {
             path: more.path,
             expected: more.found.unwrap_or_default(),
             found: Some(more.expected),
-        });
+        };
+        // A wrong value is missing on both sides.
+        if !all.contains(&difference) {
+            all.push(difference);
+        }
     }
     assert_none(&all);
 }
@@ -217,12 +240,14 @@ fn below(path: &str, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use nri::{
+        Handlers,
         adjust::{Adjust, SetResources},
         proto::{ContainerAdjustment, Mount},
     };
     use serde_json::json;
 
     use super::*;
+    use crate::{FakeRuntime, container, pod};
 
     fn lines(expected: Value, found: Value) -> Vec<String> {
         let all = includes(&expected, &found);
@@ -237,6 +262,30 @@ mod tests {
         wanted.add_env("B", "2");
         assert_eq!(differences(&wanted, &found), []);
         assert_eq!(differences(&ContainerAdjustment::default(), &found), []);
+    }
+
+    fn failure(created: &Created, wanted: &ContainerAdjustment) -> String {
+        let failed = std::panic::catch_unwind(|| assert_only(created, wanted)).unwrap_err();
+        failed.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn assert_only_names_each_difference_once_and_without_wrappers() {
+        let handlers = Handlers::new().create_container(|_, _| async {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.add_env("A", "1").add_env("B", "2").memory_limit(7);
+            Ok((Some(adjust), Vec::new()))
+        });
+        let builder = FakeRuntime::builder().plugin("10-a".parse().unwrap(), handlers);
+        let runtime = builder.start().await.unwrap();
+        runtime.run_pod(pod("web")).await.unwrap();
+        let created = runtime.create("web", container("c")).await.unwrap();
+        let mut wanted = ContainerAdjustment::default();
+        wanted.add_env("A", "2").memory_limit(7).pids_limit(5);
+        let lines = "env[\"A\"].value: expected \"2\", found \"1\"\n\
+                     linux.resources.pids: expected {\"limit\":5}, found nothing\n\
+                     env[\"B\"]: expected nothing, found {\"key\":\"B\",\"value\":\"2\"}";
+        assert_eq!(failure(&created, &wanted), lines);
     }
 
     #[test]

@@ -38,6 +38,58 @@
 //! assert_only(&created, &wanted);
 //! # });
 //! ```
+//!
+//! # Updates and evictions
+//!
+//! [`FakeRuntime::take_wishes`] has those of answers when the step returns. A plugin that requests
+//! them of its own accord connects to the socket; its request is recorded when it is answered.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use nri::prelude::*;
+//! use nri_testing::{FakeRuntime, WishKind, container, pod};
+//!
+//! /// Gives each existing container the same shares.
+//! struct Shares;
+//!
+//! impl Plugin for Shares {
+//!     async fn synchronize(&self, _: &Context, _: Vec<PodSandbox>, containers: Vec<Container>) -> Result<Vec<ContainerUpdate>> {
+//!         Ok(containers.iter().map(|c| update(&c.id, false).cpu_shares(512).clone()).collect())
+//!     }
+//!
+//!     async fn remove_container(&self, _: &Context, _: PodSandbox, _: Container) -> Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let builder = FakeRuntime::builder().existing(pod("web"), [container("old")]);
+//! let mut runtime = builder.start().await.unwrap();
+//! let stub = Stub::builder(Shares).name("shares").index("10").socket(runtime.socket());
+//! let own = stub.runtime();
+//! let plugin = tokio::spawn(stub.run());
+//! let id = "10-shares".parse().unwrap();
+//! runtime.joined(&id, Duration::from_secs(5)).await.expect("it joins");
+//!
+//! let old = runtime.container("old").unwrap().1.id;
+//! let wishes = runtime.take_wishes();
+//! assert_eq!((wishes.len(), &wishes[0].container), (1, &old));
+//! assert!(matches!(&wishes[0].kind, WishKind::Update(r) if r.limits().cpu_shares == Some(512)));
+//!
+//! // Of its own accord: what failed is in the answer.
+//! own.evict(&old, "a test").await.unwrap();
+//! let failed = own.update_containers(vec![update("nobody", false)], Vec::new()).await.unwrap();
+//! assert_eq!(failed[0].container_id, "nobody");
+//! let wishes = runtime.take_wishes();
+//! assert!(matches!(&wishes[0].kind, WishKind::Evict(reason) if reason == "a test"));
+//!
+//! // The plugin reconnects after a Shutdown, five seconds later, and is synchronised again.
+//! runtime.restart().await.unwrap();
+//! runtime.joined(&id, Duration::from_secs(15)).await.expect("it is back");
+//! plugin.abort();
+//! # });
+//! ```
 
 mod builder;
 mod differences;

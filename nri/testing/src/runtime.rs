@@ -1,6 +1,7 @@
 //! The runtime: an [`Adaptation`] over pods and containers in memory.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -28,8 +29,15 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Time limit for the removal of the old socket.
 const SOCKET_GOES: Duration = Duration::from_secs(5);
 
+/// As text, because the `unwrap` of a test prints it.
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why a step of a [`FakeRuntime`] failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Failed {
     /// A plugin rejected it, or conflicts with another.
     #[error(transparent)]

@@ -175,6 +175,12 @@ async fn a_whole_life_reaches_the_plugin_in_order_and_what_became_of_it_is_told(
     runtime.run_pod(pod("web")).await.expect("no veto");
     let taken = runtime.run_pod(pod("web")).await;
     assert!(matches!(taken, Err(Failed::Taken { .. })), "{taken:?}");
+    let missing = runtime.create("shop", container("c")).await;
+    let missing = missing.expect_err("there is no such pod");
+    assert_eq!(
+        format!("{missing:?}"),
+        "there is no pod \"shop\": create it first"
+    );
     let created = runtime.create("web", container("c")).await;
     created.expect("no veto");
     runtime.start_container("c").await.expect("no veto");

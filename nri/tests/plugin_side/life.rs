@@ -224,6 +224,36 @@ async fn run_ends_ok_when_the_runtime_shuts_down() {
 }
 
 #[tokio::test]
+async fn after_shutdown_a_request_fails_at_once_and_does_not_reach_the_runtime() {
+    struct Asks(Mutex<Option<oneshot::Sender<(String, Runtime)>>>);
+    impl Plugin for Asks {
+        async fn run_pod_sandbox(&self, _: &Context, _: PodSandbox) -> Result<()> {
+            Ok(())
+        }
+        async fn shutdown(&self, cx: &Context, _: String) {
+            let tell = self.0.lock().unwrap().take().unwrap();
+            let _ = tell.send((cx.runtime_info().name.clone(), cx.runtime().clone()));
+        }
+    }
+    let place = Place::new();
+    let nri = started(&place).await;
+    let (tell, told) = oneshot::channel();
+    let plugin = Asks(Mutex::new(Some(tell)));
+    let stub = builder(&place, plugin).start().await.unwrap();
+    let runtime = stub.runtime();
+    let early = runtime.update_containers(vec![update("early", false)], Vec::new());
+    assert_eq!(early.await, Ok(Vec::new()));
+    nri.shutdown("a test").await;
+    let (name, runtime) = soon(told).await.unwrap();
+    assert_eq!(name, stub.runtime_info().name);
+    let late = runtime.update_containers(vec![update("late", false)], Vec::new());
+    let refused = CallError::Lost("not connected to a runtime".into());
+    assert_eq!(late.await, Err(refused));
+    assert!(runtime.info().is_none());
+    assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn run_ends_with_the_error_when_its_connection_is_lost_and_it_may_not_come_back() {
     let place = Place::new();
     let nri = started(&place).await;

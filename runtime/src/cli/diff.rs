@@ -1,8 +1,10 @@
-//! Compares two texts line by line. Pure.
+//! Compares two texts of JSON line by line. A comma at the end of a line does not count: it comes with the next entry, and would
+//! show the entry before a new one as changed. Pure.
 
 /// One line of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line<'a> {
+    /// In both; the text is that of the new one.
     Both(&'a str),
     Old(&'a str),
     New(&'a str),
@@ -11,7 +13,7 @@ pub(super) enum Line<'a> {
 /// The shortest edit from `old` to `new`: removals before additions.
 pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
-    let same = |(a, b): &(&&str, &&str)| a == b;
+    let same = |(a, b): &(&&str, &&str)| is_same(a, b);
     let head = old.iter().zip(&new).take_while(same).count();
     let (left, right) = (&old[head..], &new[head..]);
     let tail = left
@@ -21,10 +23,15 @@ pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
         .take_while(same)
         .count();
     let (left, right) = (&left[..left.len() - tail], &right[..right.len() - tail]);
-    let mut all: Vec<_> = old[..head].iter().map(|line| Line::Both(line)).collect();
+    let mut all: Vec<_> = new[..head].iter().map(|line| Line::Both(line)).collect();
     between(left, right, &mut all);
-    all.extend(old[old.len() - tail..].iter().map(|line| Line::Both(line)));
+    all.extend(new[new.len() - tail..].iter().map(|line| Line::Both(line)));
     all
+}
+
+fn is_same(a: &str, b: &str) -> bool {
+    let entry = |line: &str| line.strip_suffix(',').unwrap_or(line).len();
+    a[..entry(a)] == b[..entry(b)]
 }
 
 /// Uses the longest common subsequence; a spec has some hundred lines.
@@ -34,7 +41,7 @@ fn between<'a>(old: &[&'a str], new: &[&'a str], all: &mut Vec<Line<'a>>) {
     let mut longest = vec![0u32; (old.len() + 1) * width];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
-            longest[i * width + j] = if old[i] == new[j] {
+            longest[i * width + j] = if is_same(old[i], new[j]) {
                 longest[(i + 1) * width + j + 1] + 1
             } else {
                 longest[(i + 1) * width + j].max(longest[i * width + j + 1])
@@ -43,8 +50,8 @@ fn between<'a>(old: &[&'a str], new: &[&'a str], all: &mut Vec<Line<'a>>) {
     }
     let (mut i, mut j) = (0, 0);
     while i < old.len() || j < new.len() {
-        if i < old.len() && j < new.len() && old[i] == new[j] {
-            all.push(Line::Both(old[i]));
+        if i < old.len() && j < new.len() && is_same(old[i], new[j]) {
+            all.push(Line::Both(new[j]));
             (i, j) = (i + 1, j + 1);
         } else if i < old.len()
             && (j == new.len() || longest[(i + 1) * width + j] >= longest[i * width + j + 1])
@@ -79,6 +86,18 @@ mod tests {
         assert_eq!(lines("a", ""), [Old("a")]);
         assert_eq!(lines("a\na", "a"), [Both("a"), Old("a")]);
         assert_eq!(lines("", ""), []);
+    }
+
+    #[test]
+    fn an_entry_before_a_new_one_stays_though_it_gets_a_comma() {
+        assert_eq!(
+            lines("[\n\"a\"\n]", "[\n\"a\",\n\"b\"\n]"),
+            [Both("["), Both("\"a\","), New("\"b\""), Both("]")]
+        );
+        assert_eq!(
+            lines("\"a\",\n\"b\"", "\"a\""),
+            [Both("\"a\""), Old("\"b\"")]
+        );
     }
 
     proptest::proptest! {

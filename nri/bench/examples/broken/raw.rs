@@ -1,9 +1,10 @@
-//! A plugin without a stub: it answers everything with an empty message, Configure too.
+//! A plugin without a stub. `subscribes-to-all` answers everything with an empty message, Configure too; `answer-after-shutdown`
+//! subscribes to one event, and asks for updates when it has answered Shutdown.
 
 use std::{path::Path, process::ExitCode};
 
 use nri::{
-    proto::RegisterPluginRequest,
+    proto::{ConfigureResponse, Event, RegisterPluginRequest},
     wire::frame::{Message, Reader, Request, Response, TO_PLUGIN, TO_RUNTIME},
 };
 use prost::Message as _;
@@ -13,8 +14,8 @@ use tokio::{
 };
 
 /// Serves until the runtime closes the connection.
-pub(crate) async fn serve(socket: &Path) -> ExitCode {
-    match talk(socket).await {
+pub(crate) async fn serve(rule: &str, socket: &Path) -> ExitCode {
+    match talk(rule == "answer-after-shutdown", socket).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             println!("{e}");
@@ -23,21 +24,24 @@ pub(crate) async fn serve(socket: &Path) -> ExitCode {
     }
 }
 
-async fn talk(socket: &Path) -> std::io::Result<()> {
+async fn talk(asks_late: bool, socket: &Path) -> std::io::Result<()> {
     let mut stream = UnixStream::connect(socket).await?;
     let register = RegisterPluginRequest {
         plugin_name: "raw".into(),
         plugin_idx: "10".into(),
         nri_version: String::new(),
     };
-    let request = Request {
-        service: "nri.pkg.api.v1alpha1.Runtime".into(),
-        method: "RegisterPlugin".into(),
-        payload: register.encode_to_vec(),
-        ..Default::default()
+    let call = |stream: u32, method: &str, payload: Vec<u8>| {
+        let request = Request {
+            service: "nri.pkg.api.v1alpha1.Runtime".into(),
+            method: method.into(),
+            payload,
+            ..Default::default()
+        };
+        Message::call(TO_RUNTIME, stream, &request).frames()
     };
-    let register = Message::call(TO_RUNTIME, 1, &request);
-    stream.write_all(&register.frames()).await?;
+    let register = call(1, "RegisterPlugin", register.encode_to_vec());
+    stream.write_all(&register).await?;
     let (mut reader, mut piece) = (Reader::default(), [0; 4096]);
     loop {
         let read = stream.read(&mut piece).await?;
@@ -46,8 +50,20 @@ async fn talk(socket: &Path) -> std::io::Result<()> {
         }
         let messages = reader.push(&piece[..read]).map_err(std::io::Error::other)?;
         for asked in messages.iter().filter(|m| m.connection == TO_PLUGIN) {
-            let answer = asked.answer(&Response::default());
-            stream.write_all(&answer.frames()).await?;
+            let method = asked.request().unwrap_or_default().method;
+            let mut answer = Response::default();
+            if asks_late && method == "Configure" {
+                answer.payload = ConfigureResponse {
+                    events: 1 << (Event::CreateContainer as i32 - 1),
+                    ..Default::default()
+                }
+                .encode_to_vec();
+            }
+            stream.write_all(&asked.answer(&answer).frames()).await?;
+            if asks_late && method == "Shutdown" {
+                let late = call(3, "UpdateContainers", Vec::new());
+                stream.write_all(&late).await?;
+            }
         }
     }
 }

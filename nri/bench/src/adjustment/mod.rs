@@ -36,10 +36,7 @@ pub(crate) fn wrong(
     }
     for env in adjust.env.iter().filter(|e| kept(&e.key)) {
         if env.key.is_empty() || env.key.contains(['=', '\0']) || env.value.contains('\0') {
-            all.push(format!(
-                "variable {:?}: no name, or a character that none can have",
-                env.key
-            ));
+            all.push(nameless(&env.key));
         }
     }
     for rlimit in &adjust.rlimits {
@@ -71,6 +68,11 @@ pub(crate) fn wrong(
         linux_wrong(linux, host, namespaces, &mut all);
     }
     all
+}
+
+/// A variable whose key or value no process can have.
+pub(crate) fn nameless(key: &str) -> String {
+    format!("variable {key:?}: no name, or a character that none can have")
 }
 
 fn kept(key: &str) -> bool {

@@ -41,7 +41,7 @@ pub(crate) enum Misuse {
     Runtime(#[from] StartError),
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("line {line}: {why}")]
+    #[error("{why}")]
     Step { line: usize, why: String },
 }
 

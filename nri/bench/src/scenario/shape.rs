@@ -90,7 +90,7 @@ fn fit(shape: &Value, given: &Value, key: &str) -> Result<Value, Misfit> {
             .map(Value::from)
             // Numbers above TOML's integers.
             .or_else(|| name.parse::<u64>().ok().map(Value::from))
-            .ok_or_else(|| misfit(format!("{name:?} is neither a number nor a name of one"))),
+            .ok_or_else(|| misfit(format!("{name:?} is not a number, nor the name of a value"))),
         (Value::Number(_), Value::Number(_))
         | (Value::String(_), Value::String(_))
         | (Value::Bool(_), Value::Bool(_)) => Ok(given.clone()),

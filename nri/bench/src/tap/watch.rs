@@ -7,7 +7,8 @@ use std::{
 
 use nri::{
     is_plain,
-    proto::{ConfigureRequest, ConfigureResponse},
+    owners::removal,
+    proto::{ConfigureRequest, ConfigureResponse, CreateContainerResponse},
     wire::frame::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use crate::{
+    adjustment::nameless,
     rules::{Finding, Rule},
     scenario::Speaks,
 };
@@ -182,6 +184,15 @@ impl Seen {
                         Rule::SubscribesToAll,
                         "events = 0 in the answer to Configure",
                     );
+                }
+            }
+            "CreateContainer" => {
+                let reply = CreateContainerResponse::decode(response.payload.as_slice());
+                let adjust = reply.unwrap_or_default().adjust.unwrap_or_default();
+                // A runtime drops such a variable, so the result of the step does not show it.
+                let mut names = adjust.env.iter().map(|env| env.key.as_str());
+                if let Some(key) = names.find(|key| removal(key).unwrap_or(key).is_empty()) {
+                    self.found(Rule::BadAdjustment, nameless(key));
                 }
             }
             _ => {}

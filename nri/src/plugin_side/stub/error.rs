@@ -25,7 +25,16 @@ pub enum StubError {
     NoHandlers,
     #[error("plugin identity: {0}")]
     Identity(#[from] BadPluginId),
-    #[error("conflicting plugin indices {0} and {1}")]
+    /// The plugin was not launched, has no `index`, and the name of its file has none.
+    #[error(
+        "no index for this plugin: no runtime launched it, the program does not call index(), and its file name {file:?} \
+         is not NN-name, such as \"10-{file}\""
+    )]
+    NoIndex { file: String },
+    /// Of the runtime that launched the plugin, then by `index`.
+    #[error(
+        "plugin index {1:?} is not {0:?}, by which the runtime launched this plugin: call index() only in a plugin that connects"
+    )]
     IndexTwice(String, String),
     #[error("{ENV_SOCKET}={value:?}: {cause}")]
     InheritedSocket { value: String, cause: io::Error },
@@ -58,7 +67,7 @@ impl StubError {
     pub(crate) fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::NoHandlers | Self::Identity(_) | Self::IndexTwice(..)
+            Self::NoHandlers | Self::Identity(_) | Self::NoIndex { .. } | Self::IndexTwice(..)
         )
     }
 }

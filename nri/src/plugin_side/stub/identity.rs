@@ -47,7 +47,10 @@ fn identity(
     let (index, of_file) = match index {
         Some(index) => (index, base.to_owned()),
         None => {
-            let file: PluginId = base.parse()?;
+            let no_index = |_| StubError::NoIndex {
+                file: base.to_owned(),
+            };
+            let file: PluginId = base.parse().map_err(no_index)?;
             (file.index, file.name)
         }
     };
@@ -112,6 +115,16 @@ mod tests {
         );
         assert_eq!(id(None, None, some("n"), None, "plug"), None);
         assert_eq!(id(None, some("1"), some("n"), None, "plug"), None);
+    }
+
+    #[test]
+    fn a_program_started_by_hand_without_an_index_is_named_with_what_to_do() {
+        let started = identity(None, None, None, None, "my-plugin").unwrap_err();
+        assert_eq!(
+            started.to_string(),
+            "no index for this plugin: no runtime launched it, the program does not call index(), \
+             and its file name \"my-plugin\" is not NN-name, such as \"10-my-plugin\""
+        );
     }
 
     #[test]

@@ -258,6 +258,7 @@ impl StubBuilder {
         let dismissed = Arc::default();
         let server = Arc::new(server::PluginServer {
             service: PluginService::connected(self.handlers.clone(), runtime.clone()),
+            runtime: runtime.clone(),
             configured: Mutex::new(Some(configured)),
             dismissed: Arc::clone(&dismissed),
             state_change_only: self.state_change_only,

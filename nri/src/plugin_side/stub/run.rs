@@ -86,15 +86,21 @@ impl StubBuilder {
     }
 
     /// As [`run`](StubBuilder::run), and ends with `Ok` when `stop` does, for example on a signal.
-    /// Running handlers are dropped then.
+    /// Running handlers are dropped then. Supervisors and runtimes send SIGTERM; Ctrl-C is SIGINT.
     ///
     /// ```no_run
-    /// # async fn example(plugin: impl nri::Plugin) -> Result<(), nri::StubError> {
-    /// let interrupted = async {
-    ///     let _ = tokio::signal::ctrl_c().await;
+    /// # async fn example(plugin: impl nri::Plugin) -> Result<(), Box<dyn std::error::Error>> {
+    /// use tokio::signal::unix::{SignalKind, signal};       // feature `signal` of tokio
+    ///
+    /// let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    /// let stop = async {
+    ///     tokio::select! {
+    ///         _ = term.recv() => {}
+    ///         _ = int.recv() => {}
+    ///     }
     /// };
-    /// nri::Stub::builder(plugin).run_until(interrupted).await
-    /// # }
+    /// nri::Stub::builder(plugin).run_until(stop).await?;
+    /// # Ok(()) }
     /// ```
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), StubError> {
         tokio::select! {

@@ -7,7 +7,10 @@ use proto_nri::ShutdownRequest;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    plugin_side::service::{Call, PluginService},
+    plugin_side::{
+        runtime::Runtime,
+        service::{Call, PluginService},
+    },
     shorten,
     wire::{
         event::{Wire, is_plain},
@@ -19,6 +22,8 @@ use crate::{
 /// Serves the plugin's methods, and records the outcome of Configure and Shutdown.
 pub(super) struct PluginServer {
     pub(super) service: PluginService,
+    /// Takes no requests after Shutdown: a runtime that ends does not answer them.
+    pub(super) runtime: Runtime,
     pub(super) configured: Mutex<Option<oneshot::Sender<Result<(), Status>>>>,
     /// The reason of a received Shutdown.
     pub(super) dismissed: Arc<Mutex<Option<String>>>,
@@ -43,6 +48,7 @@ impl Serve for PluginServer {
             let reason = ShutdownRequest::from_wire(&payload).unwrap_or_default();
             let mut dismissed = self.dismissed.lock();
             *dismissed = Some(reason.reason);
+            self.runtime.dismiss();
         }
         let call = Call {
             version: Version::of_service(service),

@@ -3,7 +3,13 @@
 mod steps;
 mod values;
 
-use std::{collections::BTreeMap, fmt::Display, ops::Range, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    ops::Range,
+    str::FromStr,
+    time::Duration,
+};
 
 use nri::{
     proto::{Container, PodSandbox},
@@ -325,6 +331,7 @@ impl Reader<'_> {
             scenario.steps.push(step);
         }
         self.each_is_listed(&scenario)?;
+        self.each_is_used(&scenario)?;
         Ok(scenario)
     }
 
@@ -341,6 +348,42 @@ impl Reader<'_> {
                 line: self.line(&["pod", name, "containers"].map(str::to_owned)),
                 why: format!("pod.{name}.containers: `pods` of the `join` must list {name:?}"),
             }),
+            None => Ok(()),
+        }
+    }
+
+    /// The fields of a pod or container that no step makes, such as one with a misspelt name, would
+    /// be tested by nothing.
+    fn each_is_used(&self, scenario: &Scenario) -> Result<()> {
+        let (mut pods, mut containers) = (BTreeSet::new(), BTreeSet::new());
+        for step in &scenario.steps {
+            match &step.act {
+                Act::Join { pods: existing, .. } => {
+                    for (pod, of) in existing {
+                        pods.insert(pod);
+                        containers.extend(of);
+                    }
+                }
+                Act::RunPod(pod) => {
+                    pods.insert(pod);
+                }
+                Act::Create { pod, container } | Act::Churn { pod, container, .. } => {
+                    pods.insert(pod);
+                    containers.insert(container);
+                }
+                _ => {}
+            }
+        }
+        let unused = |kind: &str, name: &String| Bad {
+            line: self.line(&[kind.to_owned(), name.clone()]),
+            why: format!("{kind}.{name}: no step makes a {kind} {name:?}"),
+        };
+        if let Some(name) = scenario.pods.keys().find(|name| !pods.contains(name)) {
+            return Err(unused("pod", name));
+        }
+        let mut names = scenario.containers.keys();
+        match names.find(|name| !containers.contains(name)) {
+            Some(name) => Err(unused("container", name)),
             None => Ok(()),
         }
     }
