@@ -45,7 +45,7 @@ fn an_expectation_that_is_not_met_fails_with_both_values() {
         ),
         (
             "adjust.linux.resources.memory.limit = 7",
-            "adjust.linux.resources.memory.limit: expected",
+            "adjust.linux.resources.memory.limit: expected 7, found nothing",
         ),
         ("adjust = {}\nexpect.exact = true", "was not expected"),
         (

@@ -34,11 +34,22 @@ impl fmt::Display for Difference {
             expected,
             found,
         } = self;
-        write!(f, "{path}: expected {expected}, found ")?;
+        write!(f, "{path}: expected {}, found ", bare(expected))?;
         match found {
-            Some(found) => write!(f, "{found}"),
+            Some(found) => write!(f, "{}", bare(found)),
             None => f.write_str("nothing"),
         }
+    }
+}
+
+/// The value of a wrapper, or the value itself.
+fn bare(value: &Value) -> &Value {
+    match value
+        .as_object()
+        .map(|fields| (fields.len(), fields.get("value")))
+    {
+        Some((1, Some(bare))) => bare,
+        _ => value,
     }
 }
 

@@ -145,7 +145,7 @@ impl Bench {
         };
         let change = Change {
             path: format!("{list}[{name:?}]"),
-            expect: Some(format!("{list} = {}", inline(&json!([entry])))),
+            expect: Some(format!("{list} = {}", inline("", &json!([entry])))),
             before: None,
             after: Some(entry),
             by,
