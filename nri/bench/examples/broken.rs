@@ -184,6 +184,10 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             });
             Ok((Some(adjust), Vec::new()))
         }),
+        "nameless" => usual().create_container(|_, _| async { Ok((env("", "1"), Vec::new())) }),
+        "updates-the-stopped" => {
+            usual().stop_container(|_, container| async move { Ok(vec![update_of(&container.id)]) })
+        }
         "growth" => {
             let kept = Arc::new(Mutex::new(Vec::new()));
             usual().run_pod_sandbox(move |_| {

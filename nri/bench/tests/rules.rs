@@ -113,6 +113,22 @@ fn an_answer_that_counts_the_removed_is_found_by_a_churn() {
 }
 
 #[test]
+fn a_variable_without_a_name_and_an_update_of_the_stopped_are_named() {
+    let run = Bench::new().run(START, &[], &broken("nameless"));
+    assert_eq!(run.rules(), ["bad-adjustment"], "{}", run.text);
+    assert!(run.text.contains("variable \"\": no name"), "{}", run.text);
+    let stop = format!("{START}[[step]]\ndo = \"stop\"\ncontainer = \"c\"\n");
+    let run = Bench::new().run(&stop, &[], &broken("updates-the-stopped"));
+    assert_eq!(run.rules(), ["kept-after-remove"], "{}", run.text);
+    assert!(
+        run.text
+            .contains("an update of container c, which has stopped"),
+        "{}",
+        run.text
+    );
+}
+
+#[test]
 fn a_rule_that_the_scenario_allows_is_shown_and_fails_nothing() {
     let scenario = format!("allow = [\"bad-adjustment\"]\n{START}");
     let run = Bench::new().run(&scenario, &[], &broken("bad-adjustment"));

@@ -7,7 +7,7 @@ use std::{
 
 use nri::{
     is_plain,
-    proto::{ConfigureRequest, ConfigureResponse},
+    proto::{ConfigureRequest, ConfigureResponse, CreateContainerResponse},
     wire::frame::{Message, Request, TO_PLUGIN, TO_RUNTIME},
 };
 use parking_lot::Mutex;
@@ -182,6 +182,14 @@ impl Seen {
                         Rule::SubscribesToAll,
                         "events = 0 in the answer to Configure",
                     );
+                }
+            }
+            // The merge drops such a variable, as runtimes do.
+            "CreateContainer" => {
+                let reply = CreateContainerResponse::decode(response.payload.as_slice());
+                let adjust = reply.ok().and_then(|reply| reply.adjust);
+                if adjust.is_some_and(|adjust| adjust.env.iter().any(|env| env.key.is_empty())) {
+                    self.found(Rule::BadAdjustment, "variable \"\": no name");
                 }
             }
             _ => {}
