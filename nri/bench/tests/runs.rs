@@ -94,6 +94,18 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
     for (scenario, says) in [
         ("nme = \"x\"", "1: unknown field `nme`"),
         (
+            "[pod.web]\n[[step]]\ndo = \"create\"\npod = \"wbe\"\ncontainer = \"c\"",
+            "1: no step has the pod \"web\"; the steps have \"wbe\"",
+        ),
+        (
+            "[container.c]\n[[step]]\ndo = \"crash\"",
+            "1: no step has the container \"c\"; the steps have none",
+        ),
+        (
+            "[[step]]\ndo = \"slow\"\nby = 100",
+            "3: invalid type: integer `100`, expected a duration such as \"100ms\"",
+        ),
+        (
             "[[step]]\ndo = \"create\"\ncontainr = \"c\"",
             "3: unknown field `containr`",
         ),
@@ -222,7 +234,14 @@ fn a_plugin_that_does_not_join_is_misuse_and_it_says_why() {
         run.text
     );
     assert_eq!(bench.run(CREATE, &[], &[]).code, 2, "no plugin is named");
-    assert_eq!(bench.run(CREATE, &[], &["/nosuch".into()]).code, 2);
+    let run = bench.run(CREATE, &[], &["/nosuch".into()]);
+    assert_eq!(run.code, 2);
+    assert!(
+        run.errors
+            .contains("start the plugin \"/nosuch\": No such file"),
+        "{}",
+        run.errors
+    );
 }
 
 #[test]

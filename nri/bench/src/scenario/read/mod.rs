@@ -3,7 +3,13 @@
 mod steps;
 mod values;
 
-use std::{collections::BTreeMap, fmt::Display, ops::Range, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    ops::Range,
+    str::FromStr,
+    time::Duration,
+};
 
 use nri::{
     proto::{Container, PodSandbox},
@@ -22,7 +28,7 @@ use super::{
     shape,
 };
 use crate::{adjustment, rules::Rule};
-use values::{duration, lay_over, not_a_duration};
+use values::{DurationText, duration, lay_over, not_a_duration};
 
 /// An error of a scenario, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,8 +73,8 @@ struct File {
 struct RuntimeTable {
     name: String,
     version: String,
-    request_timeout: Option<Spanned<String>>,
-    join_timeout: Option<Spanned<String>>,
+    request_timeout: Option<Spanned<DurationText>>,
+    join_timeout: Option<Spanned<DurationText>>,
     cpus: Option<Spanned<String>>,
 }
 
@@ -98,7 +104,7 @@ struct StepTable {
     container: Option<String>,
     resources: Option<Value>,
     overhead: Option<Value>,
-    by: Option<String>,
+    by: Option<DurationText>,
     times: Option<u32>,
     with: Option<Vec<String>>,
     expect: Option<ExpectTable>,
@@ -125,7 +131,7 @@ struct ExpectTable {
     events: Option<Spanned<String>>,
     protocol: Option<Spanned<String>>,
     prints: Option<Vec<String>>,
-    within: Option<Spanned<String>>,
+    within: Option<Spanned<DurationText>>,
     late: Option<bool>,
     lost: Option<bool>,
     exit: Option<Exit>,
@@ -325,6 +331,7 @@ impl Reader<'_> {
             scenario.steps.push(step);
         }
         self.each_is_listed(&scenario)?;
+        self.each_is_used(&scenario)?;
         Ok(scenario)
     }
 
@@ -343,6 +350,37 @@ impl Reader<'_> {
             }),
             None => Ok(()),
         }
+    }
+
+    /// A table of a pod or container that no step names is a misspelt name.
+    fn each_is_used(&self, scenario: &Scenario) -> Result<()> {
+        let mut used = [BTreeSet::new(), BTreeSet::new()];
+        for step in &scenario.steps {
+            let [pods, containers] = &mut used;
+            step.act.names(pods, containers);
+        }
+        let tables = [
+            ("pod", scenario.pods.keys().collect::<Vec<_>>()),
+            ("container", scenario.containers.keys().collect()),
+        ];
+        for ((kind, tables), used) in tables.into_iter().zip(used) {
+            let unused = tables
+                .into_iter()
+                .find(|name| !used.contains(name.as_str()));
+            if let Some(name) = unused.filter(|_| !scenario.steps.is_empty()) {
+                let used: Vec<_> = used.iter().map(|name| format!("{name:?}")).collect();
+                let used = if used.is_empty() {
+                    "none".to_owned()
+                } else {
+                    used.join(", ")
+                };
+                return Err(Bad {
+                    line: self.line(&[kind.to_owned(), name.clone()]),
+                    why: format!("no step has the {kind} {name:?}; the steps have {used}"),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn cpus(&self, given: Option<Spanned<String>>) -> Result<Option<String>> {
@@ -365,12 +403,12 @@ impl Reader<'_> {
         read.map_err(|e: T::Err| self.bad(&given.span(), e.to_string()))
     }
 
-    fn duration(&self, given: Option<Spanned<String>>, usual: Duration) -> Result<Duration> {
+    fn duration(&self, given: Option<Spanned<DurationText>>, usual: Duration) -> Result<Duration> {
         let Some(given) = given else {
             return Ok(usual);
         };
-        let read = duration(given.get_ref());
-        read.ok_or_else(|| self.bad(&given.span(), not_a_duration(given.get_ref())))
+        let text = &given.get_ref().0;
+        duration(text).ok_or_else(|| self.bad(&given.span(), not_a_duration(text)))
     }
 
     fn bytes(&self, given: Option<Spanned<String>>) -> Result<u64> {
