@@ -102,6 +102,10 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
             "1: no step has the container \"c\"; the steps have none",
         ),
         (
+            "[pod.web]\nruntime.request_timeout = \"3s\"",
+            "`runtime` of the scenario must be above the first [table]",
+        ),
+        (
             "[[step]]\ndo = \"slow\"\nby = 100",
             "3: invalid type: integer `100`, expected a duration such as \"100ms\"",
         ),

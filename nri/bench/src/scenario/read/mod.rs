@@ -153,7 +153,7 @@ pub fn read(name: &str, text: &str) -> Result<Scenario> {
     let lines = Lines(text);
     let bad = |e: toml::de::Error| Bad {
         line: e.span().map_or(1, |span| lines.of(&span)),
-        why: e.message().to_owned(),
+        why: in_file(e.message()),
     };
     let file: File = toml::from_str(text).map_err(bad)?;
     let whole = DeValue::Table(DeTable::parse(text).map_err(bad)?.into_inner());
@@ -164,6 +164,26 @@ pub fn read(name: &str, text: &str) -> Result<Scenario> {
         existing,
     };
     reader.scenario(name, file)
+}
+
+/// Adds a remedy for a key of the file that is below a table, and so belongs to the table.
+fn in_file(why: &str) -> String {
+    let unknown = why.strip_prefix("unknown field `");
+    let key = unknown.and_then(|rest| rest.split('`').next());
+    let keys = [
+        "allow",
+        "flavor",
+        "growth",
+        "name",
+        "plugin",
+        "runtime",
+        "speaks",
+        "validator",
+    ];
+    match key.filter(|key| keys.contains(key)) {
+        Some(key) => format!("{why}; `{key}` of the scenario must be above the first [table]"),
+        None => why.to_owned(),
+    }
 }
 
 struct Lines<'a>(&'a str);
@@ -221,7 +241,7 @@ impl Reader<'_> {
             let at = whole.join(".");
             Bad {
                 line: self.line(&whole),
-                why: format!("{at}: {}", misfit.why),
+                why: format!("{at}: {}", in_file(&misfit.why)),
             }
         })
     }
