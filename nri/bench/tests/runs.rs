@@ -103,7 +103,8 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
         ),
         (
             "[pod.web]\nruntime.request_timeout = \"3s\"",
-            "`runtime` of the scenario must be above the first [table]",
+            "2: pod.web.runtime: unknown field `runtime`, expected one of `annotations`, `id`, `ips`, `labels`, `linux`, \
+             `name`, `namespace`, `pid`, `runtime_handler`, `uid`; `runtime` of the scenario must be above the first [table]",
         ),
         (
             "[[step]]\ndo = \"slow\"\nby = 100",

@@ -131,8 +131,12 @@ fn host_of_modules(program: Option<&Path>) -> Result<PathBuf, String> {
 fn distrusted(meta: &fs::Metadata) -> Option<String> {
     let (owner, own) = (meta.uid(), rustix::process::geteuid().as_raw());
     if owner != 0 && owner != own {
+        let or_own = match own {
+            0 => String::new(),
+            own => format!(", or by uid {own} of the runtime"),
+        };
         return Some(format!(
-            "is owned by uid {owner}: must be owned by root, or by uid {own} of the runtime"
+            "is owned by uid {owner}: must be owned by root{or_own}"
         ));
     }
     let is_writable = meta.mode() & 0o022 != 0;
