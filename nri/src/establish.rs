@@ -80,8 +80,11 @@ pub(crate) async fn establish(
             permit,
             origin,
         }),
-        Err(reason) => {
+        Err(mut reason) => {
             if let Origin::Launched { found, child } = &origin {
+                if let Some(ended) = child.ended().await {
+                    reason = format!("{reason}; {ended}");
+                }
                 let pid = Some(child.pid);
                 shared.remember_failed(&found.id, Kind::Launched, pid, &reason);
             }

@@ -263,7 +263,7 @@ async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {
         "08-not,allowed",
         "09-config",
         "11-dangling",
-        "13-mode: it is not executable",
+        "13-mode: is not executable",
     ] {
         let listed = nri.rejections();
         assert!(listed.iter().any(|r| r.reason.contains(file)), "{listed:?}");
@@ -291,6 +291,8 @@ async fn one_that_dies_before_it_registers_is_left_out() {
     let started = tokio::time::timeout(Duration::from_secs(60), starting).await;
     let nri = started.expect("it is not waited for").unwrap();
     assert_eq!(ids(&nri), ["05-good"]);
+    let status = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if reason.ends_with("; it exited with status 1"));
+    assert!(place.seen.saw("01-dies", status));
 }
 
 async fn one_that_never_registers_is_ended_after_the_registration_timeout() {

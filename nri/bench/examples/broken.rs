@@ -182,6 +182,10 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             });
             Ok((Some(adjust), Vec::new()))
         }),
+        "nameless" => usual().create_container(|_, _| async { Ok((env("", "1"), Vec::new())) }),
+        "updates-the-stopped" => {
+            usual().stop_container(|_, container| async move { Ok(vec![update_of(&container.id)]) })
+        }
         "growth" => {
             let kept = Arc::new(Mutex::new(Vec::new()));
             usual().run_pod_sandbox(move |_| {
@@ -214,9 +218,6 @@ fn handlers(rule: &str, connection: Connection) -> Handlers {
             Err(Status::new(Code::Unimplemented, "not here").into())
         }),
         "teardown-refused" => usual().remove_container(|_, _| async { Err("who is that?".into()) }),
-        "nameless-variable" => {
-            usual().create_container(|_, _| async { Ok((env("", "1"), Vec::new())) })
-        }
         // For replays: these break no rule.
         "subscribes-to-less" => pods(Handlers::new()),
         "adjusts-otherwise" => usual().create_container(|_, _| async {

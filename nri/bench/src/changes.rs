@@ -73,10 +73,10 @@ fn expect(field: Field, key: Option<&str>, value: &Value) -> Option<String> {
                 }
                 _ => {}
             }
-            format!("{at} = {}", inline(&json!([entry])))
+            format!("{at} = {}", inline("", &json!([entry])))
         }
-        (_, Some(key)) => format!("{at}.{} = {}", line::key(key), inline(value)),
-        _ => format!("{at} = {}", inline(value)),
+        (_, Some(key)) => format!("{at}.{} = {}", line::key(key), inline("", value)),
+        _ => format!("{at} = {}", inline("", value)),
     })
 }
 

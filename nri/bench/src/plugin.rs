@@ -134,7 +134,13 @@ impl Program {
     /// The end of its output.
     pub(crate) fn tail(&self) -> String {
         let from = self.printed().saturating_sub(TAIL);
-        self.printed_since(from).trim().to_owned()
+        let text = self.printed_since(from);
+        // Its first line is cut, unless it is all of the output.
+        let whole = match text.split_once('\n') {
+            Some((_, rest)) if from > 0 => rest,
+            _ => &text,
+        };
+        whole.trim().to_owned()
     }
 }
 
@@ -151,7 +157,7 @@ fn found(program: &Path) -> PathBuf {
 
 fn spawn(command: &mut Command, program: &Path) -> io::Result<Instance> {
     let child = command.spawn().map_err(|e| {
-        let what = format!("{}: {e}", program.display());
+        let what = format!("start the plugin {program:?}: {e}");
         io::Error::new(e.kind(), what)
     })?;
     let pid = child.id().unwrap_or_default();

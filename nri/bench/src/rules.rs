@@ -54,9 +54,9 @@ pub const ALL: [About; 15] = [
     About {
         rule: Rule::KeptAfterRemove,
         name: "kept-after-remove",
-        what: "an answer depends on a container that was removed",
+        what: "an answer depends on a container that has stopped or was removed",
         source: "docs/plugin-authors.md, rule 2",
-        remedy: "forget a container at RemoveContainer, and what Synchronize does not list",
+        remedy: "forget a container at StopContainer or RemoveContainer, and what Synchronize does not list",
     },
     About {
         rule: Rule::Conflict,

@@ -284,7 +284,7 @@ fn a_recording_becomes_a_scenario_with_what_the_plugin_answered_to_synchronize_a
         "[container.greeter]\nid = \"c1\"\nstate = 1\n",
         "do = \"join\"\npods = [\"web\"]\n",
         "expect.updates = [{ container_id = \"greeter\", linux = { resources = { pids = { limit = 10 } } } }]\n",
-        "do = \"update\"\ncontainer = \"greeter\"\nresources = { cpu = { shares = { value = 5 } } }\n\
+        "do = \"update\"\ncontainer = \"greeter\"\nresources = { cpu = { shares = 5 } }\n\
          expect.resources.pids = { limit = 10 }\n",
     ] {
         assert!(

@@ -103,7 +103,7 @@ fn a_plugin_that_breaks_none_is_told_of_none() {
 
 #[test]
 fn a_variable_without_a_name_is_found_though_a_runtime_drops_it() {
-    let run = Bench::new().run(START, &[], &broken("nameless-variable"));
+    let run = Bench::new().run(START, &[], &broken("nameless"));
     assert_eq!(run.rules(), ["bad-adjustment"], "{}", run.text);
     assert!(run.text.contains("variable \"\": no name"), "{}", run.text);
 }
@@ -118,6 +118,19 @@ fn an_update_that_no_handler_waits_for_is_let_through() {
 fn an_answer_that_counts_the_removed_is_found_by_a_churn() {
     let run = Bench::new().run(CHURN, &[], &broken("counts-the-removed"));
     assert_eq!(run.rules(), ["kept-after-remove"], "{}", run.text);
+}
+
+#[test]
+fn an_update_of_the_stopped_is_found() {
+    let stop = format!("{START}[[step]]\ndo = \"stop\"\ncontainer = \"c\"\n");
+    let run = Bench::new().run(&stop, &[], &broken("updates-the-stopped"));
+    assert_eq!(run.rules(), ["kept-after-remove"], "{}", run.text);
+    assert!(
+        run.text
+            .contains("an update of container c, which has stopped"),
+        "{}",
+        run.text
+    );
 }
 
 #[test]

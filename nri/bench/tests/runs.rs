@@ -46,7 +46,7 @@ fn an_expectation_that_is_not_met_fails_with_both_values() {
         ),
         (
             "adjust.linux.resources.memory.limit = 7",
-            "adjust.linux.resources.memory.limit: expected",
+            "adjust.linux.resources.memory.limit: expected 7, found nothing",
         ),
         ("adjust = {}\nexpect.exact = true", "was not expected"),
         (
@@ -94,6 +94,23 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
     let bench = Bench::new();
     for (scenario, says) in [
         ("nme = \"x\"", "1: unknown field `nme`"),
+        (
+            "[pod.web]\n[[step]]\ndo = \"create\"\npod = \"wbe\"\ncontainer = \"c\"",
+            "1: no step has the pod \"web\"; the steps have \"wbe\"",
+        ),
+        (
+            "[container.c]\n[[step]]\ndo = \"crash\"",
+            "1: no step has the container \"c\"; the steps have none",
+        ),
+        (
+            "[pod.web]\nruntime.request_timeout = \"3s\"",
+            "2: pod.web.runtime: unknown field `runtime`, expected one of `annotations`, `id`, `ips`, `labels`, `linux`, \
+             `name`, `namespace`, `pid`, `runtime_handler`, `uid`; `runtime` of the scenario must be above the first [table]",
+        ),
+        (
+            "[[step]]\ndo = \"slow\"\nby = 100",
+            "3: invalid type: integer `100`, expected a duration such as \"100ms\"",
+        ),
         (
             "[[step]]\ndo = \"create\"\ncontainr = \"c\"",
             "3: unknown field `containr`",
@@ -149,14 +166,6 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
         (
             "[pod.a]\ncontainers = [\"c\"]\n[[step]]\ndo = \"join\"\npods = 1",
             "2: pod.a.containers: `pods` of the `join` must list \"a\"",
-        ),
-        (
-            "\n[pod.web]\nlabels.a = \"b\"\n[[step]]\ndo = \"create\"\npod = \"wbe\"\ncontainer = \"c\"",
-            "2: pod.web: no step makes a pod \"web\"",
-        ),
-        (
-            "[container.a]\n[[step]]\ndo = \"create\"\ncontainer = \"c\"",
-            "1: container.a: no step makes a container \"a\"",
         ),
         (
             "[[step]]\ndo = \"create\"\ncontainer = \"c\"\nexpect.adjust.linux.oom_score_adj = \"x\"",
@@ -239,7 +248,14 @@ fn a_plugin_that_does_not_join_is_misuse_and_it_says_why() {
         run.text
     );
     assert_eq!(bench.run(CREATE, &[], &[]).code, 2, "no plugin is named");
-    assert_eq!(bench.run(CREATE, &[], &["/nosuch".into()]).code, 2);
+    let run = bench.run(CREATE, &[], &["/nosuch".into()]);
+    assert_eq!(run.code, 2);
+    assert!(
+        run.errors
+            .contains("start the plugin \"/nosuch\": No such file"),
+        "{}",
+        run.errors
+    );
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct MergedCreate {
     pub pod: Option<PodSandbox>,
     /// The container as the first plugin saw it, for validators (NRI-601).
     pub container: Container,
+    /// The container with all adjustments, as later events have it.
+    pub adjusted: Container,
     /// For the container being created; hooks, linux and its resources are always present.
     pub adjust: ContainerAdjustment,
     /// For other containers, to be applied before this one is created.
@@ -131,6 +133,7 @@ impl CreateMerge {
         MergedCreate {
             pod: self.request.pod,
             container: self.pristine,
+            adjusted: self.request.container.unwrap_or_default(),
             adjust: self.reply,
             update,
             evict: self.evict.finish(&mut askers),

@@ -84,14 +84,14 @@ fn judge(
     if meta.mode() & 0o111 == 0 {
         let is_meant = id.is_ok();
         return if is_meant {
-            Err("it is not executable".to_owned())
+            Err("is not executable (chmod +x)".to_owned())
         } else {
             Ok(None)
         };
     }
     let id = id.map_err(|e| format!("{e}"))?;
     if trusted_only && let Some(why) = distrusted(&meta) {
-        return Err(why.to_owned());
+        return Err(why);
     }
     let host = if is_module(file).map_err(|e| e.to_string())? {
         Some(host_of_modules(wasm_host)?)
@@ -128,11 +128,19 @@ fn host_of_modules(program: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-fn distrusted(meta: &fs::Metadata) -> Option<&'static str> {
-    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
-        return Some("belongs neither to root nor to us");
+fn distrusted(meta: &fs::Metadata) -> Option<String> {
+    let (owner, own) = (meta.uid(), rustix::process::geteuid().as_raw());
+    if owner != 0 && owner != own {
+        let or_own = match own {
+            0 => String::new(),
+            own => format!(", or by uid {own} of the runtime"),
+        };
+        return Some(format!(
+            "is owned by uid {owner}: must be owned by root{or_own}"
+        ));
     }
-    (meta.mode() & 0o022 != 0).then_some("is writable by users other than its owner")
+    let is_writable = meta.mode() & 0o022 != 0;
+    is_writable.then(|| "is writable by users other than its owner (chmod go-w)".to_owned())
 }
 
 /// `NN-name.conf`, else `name.conf`, else nothing (NRI-204).

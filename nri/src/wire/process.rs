@@ -38,6 +38,8 @@ const PLUGIN_FD: i32 = 3;
 /// Lines of a plugin's standard error logged per second, and bytes of one.
 const LINES_A_SECOND: u32 = 20;
 const LONGEST_LINE: usize = 1024;
+/// Between the end of a plugin's connection and of its process.
+const ENDING: Duration = Duration::from_millis(100);
 /// Between SIGTERM and SIGKILL (NRI-122).
 const TERM_GRACE: Duration = Duration::from_secs(2);
 
@@ -56,6 +58,20 @@ impl Child {
             // Readable once it has ended; on the unlikely error, the drop reaps.
             let _ = self.pidfd.readable().await;
             self.reap();
+        }
+    }
+
+    /// How it ended, if it ends about now: its connection closes shortly before.
+    pub(crate) async fn ended(&self) -> Option<String> {
+        let _ = tokio::time::timeout(ENDING, self.pidfd.readable()).await;
+        // It stays to be reaped.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), options);
+        let status = status.ok().flatten()?;
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(format!("it exited with status {code}")),
+            (None, Some(signal)) => Some(format!("signal {signal} ended it")),
+            (None, None) => None,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Memory of a [`FakeRuntime`](super::FakeRuntime): its pods and containers, and the effects of
 //! plugins.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use nri::{
     BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Requester,
     Snapshot, Source,
+    merge::overlay,
     proto::{Container, ContainerState, ContainerUpdate, LinuxResources, PodSandbox},
 };
 use parking_lot::Mutex;
@@ -14,6 +15,8 @@ use parking_lot::Mutex;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     There,
+    /// Plugins were notified of its stop.
+    Stopped,
     /// It existed, and plugins were notified of its removal.
     Removed,
     /// No container ever had this id.
@@ -51,7 +54,8 @@ pub struct Happening {
 struct Inner {
     pods: BTreeMap<String, PodSandbox>,
     containers: BTreeMap<String, Container>,
-    removed: BTreeSet<String>,
+    /// Names of removed containers, by id.
+    removed: BTreeMap<String, String>,
     wishes: Vec<Wish>,
     deliveries: Vec<Delivery>,
     happenings: Vec<Happening>,
@@ -110,8 +114,15 @@ impl Memory {
     pub(super) fn drop_container(&self, name: &str) {
         let mut inner = self.0.lock();
         if let Some(gone) = inner.containers.remove(name) {
-            inner.removed.insert(gone.id);
+            inner.removed.insert(gone.id, gone.name);
         }
+    }
+
+    pub(super) fn name_of(&self, id: &str) -> Option<String> {
+        let inner = self.0.lock();
+        let there = inner.containers.values().find(|c| c.id == id);
+        let there = there.map(|container| &container.name);
+        there.or_else(|| inner.removed.get(id)).cloned()
     }
 
     pub(super) fn containers_of(&self, pod: &PodSandbox) -> Vec<Container> {
@@ -122,7 +133,7 @@ impl Memory {
             .collect()
     }
 
-    /// Records a request; false if the container does not exist.
+    /// Records a request; false if it cannot be carried out.
     pub(super) fn wish(
         &self,
         by: Option<PluginId>,
@@ -131,12 +142,13 @@ impl Memory {
         kind: WishKind,
     ) -> bool {
         let mut inner = self.0.lock();
-        let removed = inner.removed.contains(container);
+        let removed = inner.removed.contains_key(container);
         let named = inner.containers.values_mut().find(|c| c.id == container);
         let place = match named {
+            Some(there) if there.state == ContainerState::ContainerStopped as i32 => Place::Stopped,
             Some(there) => {
                 if let WishKind::Update(resources) = &kind {
-                    there.linux.get_or_insert_default().resources = Some((**resources).clone());
+                    overlay(resources_of(there), (**resources).clone());
                 }
                 Place::There
             }
@@ -164,6 +176,12 @@ impl Memory {
     pub(super) fn take_happenings(&self) -> Vec<Happening> {
         std::mem::take(&mut self.0.lock().happenings)
     }
+}
+
+/// The resources of a container, filled in if it has none.
+pub(super) fn resources_of(container: &mut Container) -> &mut LinuxResources {
+    let linux = container.linux.get_or_insert_default();
+    linux.resources.get_or_insert_default()
 }
 
 impl Source for Memory {

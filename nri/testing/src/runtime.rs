@@ -10,7 +10,7 @@ use std::{
 use nri::{
     Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Ran, Refused, StartError,
     Stopped, Told, TransportError, Updated,
-    merge::Askers,
+    merge::{Askers, overlay},
     proto::{
         Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
         PodSandbox,
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     builder::Builder,
-    memory::{Happening, Memory, Wish, WishKind},
+    memory::{Happening, Memory, Wish, WishKind, resources_of},
 };
 
 /// Interval of polls for a joined plugin.
@@ -179,14 +179,17 @@ impl FakeRuntime {
         match created {
             Ok(created) => {
                 let merged = &created.merged;
+                self.memory.put_container(merged.adjusted.clone());
                 self.apply(&merged.update, &merged.evict, &merged.askers);
                 drop(turn);
-                self.nri.post_create_container(pod, container).await;
+                let adjusted = merged.adjusted.clone();
+                self.nri.post_create_container(pod, adjusted).await;
                 Ok(created)
             }
             Err(refused) => {
                 drop(turn);
-                self.memory.drop_container(&container.name);
+                container.state = ContainerState::ContainerStopped as i32;
+                self.memory.put_container(container.clone());
                 let turn = self.nri.turn(Event::StopContainer).await;
                 let stopped = self
                     .nri
@@ -194,6 +197,7 @@ impl FakeRuntime {
                 let stopped = stopped.await;
                 self.apply(&stopped.merged.update, &[], &stopped.merged.askers);
                 drop(turn);
+                self.memory.drop_container(&container.name);
                 self.nri.remove_container(pod, container).await;
                 Err(refused.into())
             }
@@ -231,7 +235,7 @@ impl FakeRuntime {
         self.apply(&merged.others, &merged.evict, &merged.askers);
         let now = merged.target.clone().unwrap_or(resources);
         self.memory.change(name, |c| {
-            c.linux.get_or_insert_default().resources = Some(now);
+            overlay(resources_of(c), now);
         });
         drop(turn);
         let container = self.memory.container(name).unwrap_or(container);
@@ -335,6 +339,11 @@ impl FakeRuntime {
     pub fn pod(&self, name: &str) -> Result<PodSandbox, Failed> {
         let pod = self.memory.pod(name);
         pod.ok_or_else(|| not_there("pod", name))
+    }
+
+    /// The name of a present or removed container of this id.
+    pub fn name_of(&self, id: &str) -> Option<String> {
+        self.memory.name_of(id)
     }
 
     /// A container of this name, and its pod.

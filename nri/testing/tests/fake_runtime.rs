@@ -7,8 +7,11 @@ use std::{
 
 use nri::{
     Handlers, Outcome, PluginEvent, PluginId,
-    adjust::update,
-    proto::{Container, Event, LinuxResources, OptionalInt64, PodSandbox},
+    adjust::{Adjust as _, SetResources as _, update},
+    proto::{
+        Container, ContainerAdjustment, Event, LinuxMemory, LinuxResources, OptionalInt64,
+        PodSandbox,
+    },
     stub::Stub,
 };
 use nri_testing::{Failed, FakeRuntime, Flavor, Place, WishKind, container, pod};
@@ -126,6 +129,58 @@ async fn a_wish_says_whether_its_container_is_there_was_removed_or_never_was() {
         .collect();
     let expected = [Place::There, Place::Removed, Place::Never];
     assert_eq!(places, expected.map(|place| (place, false, true)));
+}
+
+#[tokio::test]
+async fn later_events_have_a_container_as_plugins_adjusted_and_updated_it() {
+    let seen = Arc::<Mutex<Vec<Container>>>::default();
+    let (created, stopped) = (seen.clone(), seen.clone());
+    let handlers = Handlers::new()
+        .create_container(|_, _| async {
+            let mut adjust = ContainerAdjustment::default();
+            adjust.add_env("A", "1").memory_limit(7).cpu_shares(5);
+            Ok((Some(adjust), Vec::new()))
+        })
+        .post_create_container(move |_, container| {
+            created.lock().expect("no panic").push(container);
+            async { Ok(()) }
+        })
+        .stop_container(move |_, container| {
+            stopped.lock().expect("no panic").push(container);
+            async { Ok(Vec::new()) }
+        });
+    let runtime = FakeRuntime::start().await.expect("it starts");
+    let _stub = connected(&runtime, handlers).await;
+    runtime.run_pod(pod("web")).await.expect("no veto");
+    runtime
+        .create("web", container("c"))
+        .await
+        .expect("no veto");
+    let update = LinuxResources {
+        memory: Some(LinuxMemory {
+            limit: Some(OptionalInt64 { value: 9 }),
+            ..LinuxMemory::default()
+        }),
+        ..LinuxResources::default()
+    };
+    runtime
+        .update_container("c", update)
+        .await
+        .expect("no veto");
+    runtime.stop_container("c").await.expect("it is there");
+    let seen = seen.lock().expect("no panic");
+    let facts = seen.iter().map(|c| {
+        let resources = c
+            .linux
+            .clone()
+            .and_then(|l| l.resources)
+            .expect("it has some");
+        let shares = resources.cpu.and_then(|cpu| cpu.shares).map(|s| s.value);
+        let limit = resources.memory.and_then(|m| m.limit).map(|l| l.value);
+        (c.env.contains(&"A=1".to_owned()), limit, shares)
+    });
+    let facts: Vec<_> = facts.collect();
+    assert_eq!(facts, [(true, Some(7), Some(5)), (true, Some(9), Some(5))]);
 }
 
 #[tokio::test]

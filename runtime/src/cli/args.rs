@@ -273,6 +273,8 @@ explains the pod and all its containers. What was refused or removed is found as
 
 Values of environment variables are shown nowhere.")]
 pub struct Explain {
+    /// Id, beginning of an id, or name of a container or a pod.
+    #[arg(value_name = "POD|CONTAINER")]
     pub container: String,
     /// Also the lines of the specification that no plugin changed.
     #[arg(long)]
@@ -322,12 +324,12 @@ impl Output {
 const PLUGINS: &str = "\
 States:
   connected  it gets events
-  joining    it is being told what there is
-  shadowed   a newer instance of its index and name is called, until either goes
-  hung       it owes an answer and gets no event until then (on_timeout = \"skip\")
-  MISSING    required, and not there: no pod and no container is created
-  missing    must run, and not there: Stop and Remove events are kept for it
-  closed     it was there; why it is not is in the line below
+  joining    it is being synchronized
+  shadowed   a newer instance of its index and name is called, until one of the two ends
+  hung       an answer is overdue; no event until it comes (on_timeout = \"skip\")
+  MISSING    required and absent: no pod and no container is created
+  missing    must run and is absent: Stop and Remove events are kept for it
+  closed     disconnected; the reason is in the line below
 With it, where it differs from the default:
   required, must run   as its table in cairn.toml says
   fail request         an event that it does not answer fails (fail_request)

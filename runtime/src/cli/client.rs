@@ -1,7 +1,10 @@
 //! The commands that use a running daemon by `cairn.v1`, and shared parts: connections, the list of
 //! containers.
 
-use std::{io::IsTerminal as _, path::Path};
+use std::{
+    io::{ErrorKind, IsTerminal as _, Write as _},
+    path::Path,
+};
 
 use hyper_util::rt::TokioIo;
 use proto_cairn::v1::{
@@ -146,6 +149,10 @@ pub fn terminal() -> (usize, bool) {
     (columns, color)
 }
 
+/// The error of a command whose output has no reader any more. It ends the command without a
+/// message.
+pub const READER_LEFT: &str = "";
+
 /// `cairn explain CONTAINER`.
 ///
 /// # Errors
@@ -162,17 +169,14 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
     match arguments.ask.output {
         Output::Table => {
             let (width, color) = terminal();
-            print!(
-                "{}",
-                explain_text::text(&explained, width, color, arguments.full)
-            );
+            let text = explain_text::text(&explained, width, color, arguments.full);
+            put(&text)
         }
         Output::Json => {
             let text = serde_json::to_string_pretty(&explained).unwrap_or(json);
-            println!("{}", safe_json(&text));
+            put(&format!("{}\n", safe_json(&text)))
         }
     }
-    Ok(())
 }
 
 /// `cairn timeline [POD]`.
@@ -186,15 +190,13 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     let (json, follow) = (arguments.json, arguments.follow);
     let mut take = |line: &str| -> Result<(), String> {
         if json {
-            println!("{}", safe_json(line));
-            return Ok(());
+            return put(&format!("{}\n", safe_json(line)));
         }
         let event = serde_json::from_str(line).map_err(|error| error.to_string())?;
         if follow {
-            print!("{}", drawn.line(&event));
-        } else {
-            kept.push(event);
+            return put(&drawn.line(&event));
         }
+        kept.push(event);
         Ok(())
     };
     let pod = arguments.pod.unwrap_or_default();
@@ -206,19 +208,27 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
             let mut events = answer.map_err(said)?.into_inner();
             while let Some(event) = events.next().await {
                 let line = event.map_err(said)?.json;
-                take(&line).map_err(|error| {
-                    format!("the daemon sent an event that cannot be read: {error}")
+                take(&line).map_err(|error| match error.as_str() {
+                    READER_LEFT => error,
+                    _ => format!("the daemon sent an event that cannot be read: {error}"),
                 })?;
             }
         }
     }
     match &arguments.html {
         Some(file) => whole_file::write(file, &timeline_page::page(&timeline_page::chart(&kept))),
-        None => {
-            print!("{}", timeline::render(&kept, width, color));
-            Ok(())
-        }
+        None => put(&timeline::render(&kept, width, color)),
     }
+}
+
+/// Writes to standard output. A reader that has left, such as `head`, is the error [`READER_LEFT`].
+fn put(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => READER_LEFT.to_owned(),
+        _ => format!("standard output: {error}"),
+    })
 }
 
 /// Passes on the lines of a file that are events of this pod.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     diff::{self, Line},
     text::{clean, cut, date, duration, fold},
-    words::Tint,
+    words::{Tint, some},
 };
 use crate::{
     explain::{Change, Deed, Explanation, Said},
@@ -156,12 +156,8 @@ fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Pa
             deeds.push(paint.with(Tint::Bad, &lines.join(&format!("\n{:1$}", "", column + 4))));
         }
     }
-    if said.updates > 0 {
-        deeds.push(format!("{} updates of others", said.updates));
-    }
-    if said.evictions > 0 {
-        deeds.push(paint.with(Tint::Warn, &format!("{} evictions", said.evictions)));
-    }
+    deeds.extend(some(said.updates, "update").map(|deed| deed + " of others"));
+    deeds.extend(some(said.evictions, "eviction").map(|deed| paint.with(Tint::Warn, &deed)));
     let took = said
         .took_ns
         .map_or(String::new(), |ns| format!("  {}", duration(ns)));

@@ -211,7 +211,7 @@ mod tests {
             },
             RejectedPlugin {
                 kind: "launched".into(),
-                reason: "31-x: it is not executable".into(),
+                reason: "31-x: is not executable".into(),
                 times: 1,
                 ..Default::default()
             },
@@ -225,7 +225,7 @@ no NRI plugin is connected, and none is required
 
 rejected
   external, pid 7, 2s ago, 3 times: an NRI plugin connected to the CRI socket
-  launched, 0s ago: 31-x: it is not executable
+  launched, 0s ago: 31-x: is not executable
 ";
         assert_eq!(super::table(&answer, 100), expected);
         assert_eq!(json(&answer)["rejected"][0]["pid"], 7);

@@ -229,7 +229,7 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         plugin,
         outcome,
         took_ns,
-        adjusted,
+        adjusted: _,
         changed,
         values,
         updates,
@@ -253,7 +253,6 @@ pub(super) fn plugin_answer(what: &What) -> Option<PluginAnswer<'_>> {
         )
     };
     let mut parts: Vec<String> = Vec::new();
-    parts.extend((*adjusted && changed.is_empty()).then(|| "adjusted".to_owned()));
     parts.extend(some(*updates, "update"));
     parts.extend(some(*evictions, "eviction"));
     if !left_out.is_empty() {
@@ -318,7 +317,7 @@ pub(super) fn who(event: &Event) -> String {
     }
 }
 
-fn some(count: u32, noun: &str) -> Option<String> {
+pub(super) fn some(count: u32, noun: &str) -> Option<String> {
     match count {
         0 => None,
         1 => Some(format!("1 {noun}")),

@@ -56,7 +56,10 @@ pub async fn gather(pods: &Pods, wanted: &str) -> Result<Explanation> {
         Some(Other::Container(id)) => Ok(from_log(&events, &id)),
         None => Err(Error::new(
             Kind::NotFound,
-            format!("no container and no pod is called {wanted:?}, and the event log has none"),
+            format!(
+                "neither a pod nor a container {wanted:?} exists or is in the event log; \
+                 `cairn ps -a` and `cairn timeline` list them"
+            ),
         )),
     }
 }
@@ -273,7 +276,7 @@ fn history(events: &[Arc<Event>], hooks: &[&str]) -> Explanation {
         },
         plugins: said(events, hooks),
         refused: refused.map(str::to_owned),
-        failed: events.iter().rev().find_map(|event| failure(event)),
+        failed: last_failure(events),
         updates,
         more_updates: earlier as u64 + events.iter().map(|event| event.missing()).sum::<u64>(),
         ..Explanation::default()
@@ -303,8 +306,17 @@ fn updated(event: &Event) -> Option<Updated> {
     })
 }
 
+/// The last failure. The exit after a StopContainer call is none.
+fn last_failure(events: &[Arc<Event>]) -> Option<String> {
+    let is_stop =
+        |event: &Arc<Event>| event.what == What::CallBegun && event.subject.call == "StopContainer";
+    let stop = events.iter().position(is_stop);
+    let mut events = events.iter().enumerate().rev();
+    events.find_map(|(at, event)| failure(event, stop.is_some_and(|stop| stop < at)))
+}
+
 /// How a container failed after its creation.
-fn failure(event: &Event) -> Option<String> {
+fn failure(event: &Event, stopped: bool) -> Option<String> {
     match &event.what {
         What::Step {
             step: Action::StartFailed { reason },
@@ -316,7 +328,7 @@ fn failure(event: &Event) -> Option<String> {
                     reason,
                     message,
                 },
-        } if *code != 0 => {
+        } if *code != 0 && !(stopped && reason == "Error" && message.is_empty()) => {
             let words = [format!("exited {code}"), reason.clone(), message.clone()];
             let words = words.into_iter().filter(|word| !word.is_empty());
             Some(words.collect::<Vec<_>>().join(", "))
@@ -589,6 +601,36 @@ mod tests {
         ended.subject.call = "CreateContainer".to_owned();
         let found = found(&[Arc::new(ended)], "web").expect("it failed");
         assert_eq!(found.refused.as_deref(), Some("no such option"));
+    }
+
+    #[test]
+    fn the_exit_after_a_stop_is_no_failure() {
+        let exited = |reason: &str, message: &str| {
+            let step = Action::Exited {
+                code: 137,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            };
+            event("c1", What::Step { step })
+        };
+        let mut stop = (*event("c1", What::CallBegun)).clone();
+        stop.subject.call = "StopContainer".to_owned();
+        let stop = Arc::new(stop);
+        let failed = |events: &[Arc<Event>]| found(events, "c1").expect("it was there").failed;
+        assert_eq!(failed(&[stop.clone(), exited("Error", "")]), None);
+        for (events, expected) in [
+            ([exited("Error", ""), stop.clone()], "exited 137, Error"),
+            (
+                [stop.clone(), exited("OOMKilled", "")],
+                "exited 137, OOMKilled",
+            ),
+            (
+                [stop, exited("Error", "evicted by 10-a")],
+                "exited 137, Error, evicted by 10-a",
+            ),
+        ] {
+            assert_eq!(failed(&events).as_deref(), Some(expected));
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(super) fn devices(
             _ => None,
         };
         let Some(kind) = kind else {
-            return wrong(format!("unknown device type {letter:?}"));
+            return wrong(format!("the device type {letter:?} must be b, c, u or p"));
         };
         let known =
             (0..=MAJOR_MAX).contains(&entry.major) && (0..=MINOR_MAX).contains(&entry.minor);

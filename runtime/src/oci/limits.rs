@@ -212,7 +212,7 @@ fn limit_of(
 ) -> Result<Option<i64>, SpecError> {
     match value.as_ref().map_or(0, |v| v.value) {
         0 => Ok(None),
-        value if value < -1 => Err(by.out_of_range(field, value)),
+        value if value < -1 => Err(by.invalid(field, format!("{value} must be -1 or more"))),
         value => Ok(Some(value)),
     }
 }

@@ -47,7 +47,7 @@ async fn connections_and_files_that_are_rejected_are_listed_with_the_reason() {
     let frame = [0, 0, 0, 2, 0, 0, 0, 4, 1, 2, 3, 4];
     mistaken.write_all(&frame).expect("it is taken");
     let expected = [
-        "31-mode: it is not executable".to_owned(),
+        "31-mode: is not executable (chmod +x)".to_owned(),
         format!(
             "an NRI plugin connected to the CRI socket; the NRI socket is {}",
             nri.display()

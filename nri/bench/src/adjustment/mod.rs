@@ -87,6 +87,11 @@ fn mount_wrong(mount: &Mount, all: &mut Vec<String>) {
         ));
     }
     let binds = mount.options.iter().any(|o| o == "bind" || o == "rbind");
+    if mount.r#type.is_empty() && !binds {
+        all.push(format!(
+            "mount {at:?}: needs a type, or the option bind or rbind"
+        ));
+    }
     if (binds || mount.r#type == "bind") && !Path::new(&mount.source).is_absolute() {
         all.push(format!(
             "mount {at:?}: the source {:?} must be an absolute path",
@@ -235,6 +240,22 @@ pub(crate) fn resources_wrong(resources: &LinuxResources, host: &Host) -> Vec<St
         }
     }
     if let Some(cpu) = &resources.cpu {
+        // 0 is unset; a quota below 0 is unlimited. The kernel takes from 1 ms to 1 s.
+        if let Some(period) = cpu.period.as_ref().map(|p| p.value)
+            && period != 0
+            && !(1000..=1_000_000).contains(&period)
+        {
+            all.push(format!(
+                "cpu period {period}: must be from 1000 to 1000000 microseconds"
+            ));
+        }
+        if let Some(quota) = cpu.quota.as_ref().map(|q| q.value)
+            && (1..1000).contains(&quota)
+        {
+            all.push(format!(
+                "cpu quota {quota}: must be 1000 microseconds or more"
+            ));
+        }
         let lists = [
             ("cpus", &cpu.cpus, &host.cpus),
             ("mems", &cpu.mems, &host.mems),
@@ -377,6 +398,12 @@ mod tests {
                 .resources
                 .get_or_insert_default();
             resources.cpu.get_or_insert_default().cpus = "3-1".into();
+            adjust.cpu_quota(1).cpu_period(5);
+            adjust.mounts.push(Mount {
+                destination: "/typeless".into(),
+                source: "/a".into(),
+                ..Mount::default()
+            });
         });
         for part in [
             "\"relative\": the destination",
@@ -388,12 +415,15 @@ mod tests {
             "variable \"A=B\"",
             "sysctl \"vm.swappiness\"",
             "cpus \"3-1\"",
+            "cpu quota 1:",
+            "cpu period 5:",
+            "\"/typeless\": needs a type",
         ] {
             assert!(
                 all.iter().any(|line| line.contains(part)),
                 "{part} is not in {all:#?}"
             );
         }
-        assert_eq!(all.len(), 9, "{all:#?}");
+        assert_eq!(all.len(), 12, "{all:#?}");
     }
 }

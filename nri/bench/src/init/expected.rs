@@ -22,7 +22,12 @@ pub(super) fn expected(
     without_removals(&mut adjust, "", false);
     let fields = adjust.as_object().into_iter().flatten();
     for (field, value) in fields.filter(|(_, value)| asks(value)) {
-        let _ = writeln!(lines, "expect.adjust.{} = {}", key(field), inline(value));
+        let _ = writeln!(
+            lines,
+            "expect.adjust.{} = {}",
+            key(field),
+            inline(field, value)
+        );
     }
     let list = |name: &str| {
         let all = answer.get(name).and_then(Value::as_array);
@@ -36,7 +41,12 @@ pub(super) fn expected(
         .iter()
         .filter_map(|one| one.pointer("/linux/resources"));
     for (field, value) in resources.filter_map(Value::as_object).flatten() {
-        let _ = writeln!(lines, "expect.resources.{} = {}", key(field), inline(value));
+        let _ = writeln!(
+            lines,
+            "expect.resources.{} = {}",
+            key(field),
+            inline(field, value)
+        );
     }
     for (all, wanted) in [(updates, "updates"), (list("evict"), "evictions")] {
         let all = all.into_iter().filter_map(|mut one| {
@@ -46,7 +56,7 @@ pub(super) fn expected(
         });
         let all: Vec<Value> = all.collect();
         if !all.is_empty() {
-            let _ = writeln!(lines, "expect.{wanted} = {}", inline(&all.into()));
+            let _ = writeln!(lines, "expect.{wanted} = {}", inline("", &all.into()));
         }
     }
     let is_nothing = |value: &Value| value.as_object().is_none_or(Map::is_empty);

@@ -88,10 +88,13 @@ fn steps(out: &mut String, pod: &str, containers: &[Container]) {
              # expect.adjust.env = [{{ key = \"NAME\", value = \"what my plugin sets\" }}]\n\
              \n[[step]]\ndo = \"start\"\ncontainer = {name}\n"
         );
+        if container.ends {
+            let _ = write!(out, "\n[[step]]\ndo = \"stop\"\ncontainer = {name}\n");
+        }
     }
     let _ = write!(
         out,
-        "\n# The runtime is gone without a word, and comes back with its pods.\n[[step]]\ndo = \"crash\"\n\
+        "\n# The runtime closes the connection without Shutdown, and restarts with its pods.\n[[step]]\ndo = \"crash\"\n\
          \n[[step]]\ndo = \"remove-pod\"\npod = {pod}\n"
     );
 }

@@ -55,6 +55,10 @@ pub(super) struct Container {
     pub args: Vec<String>,
     pub env: Vec<Env>,
     pub volume_mounts: Vec<VolumeMount>,
+    restart_policy: String,
+    /// An init container that ends before the next container starts.
+    #[serde(skip)]
+    pub ends: bool,
     resources: Resources,
 }
 
@@ -85,8 +89,8 @@ impl Pod {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut options = serde_saphyr::Options::default();
         options.with_snippet = false;
-        let object: Object =
-            serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())?;
+        let object: Object = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|e| format!("neither a recording, nor a pod in YAML or JSON: {e}"))?;
         let (kind, metadata, spec) = (object.kind, object.metadata, object.spec);
         let (of_pod, spec) = match spec.template {
             Some(template) => (template.metadata, template.spec),
@@ -99,11 +103,11 @@ impl Pod {
             labels.extend(metadata.labels);
             annotations.extend(metadata.annotations);
         }
-        let containers: Vec<_> = spec
-            .init_containers
-            .into_iter()
-            .chain(spec.containers)
-            .collect();
+        let init = spec.init_containers.into_iter().map(|mut container| {
+            container.ends = container.restart_policy != "Always";
+            container
+        });
+        let containers: Vec<_> = init.chain(spec.containers).collect();
         if containers.is_empty() {
             return Err(
                 "no pod: neither `spec.containers` nor `spec.template.spec.containers`".to_owned(),

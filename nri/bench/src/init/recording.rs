@@ -114,7 +114,7 @@ impl Told {
         if !std::mem::replace(&mut self.joined, true) {
             self.step("join", &[]);
             if !pods.is_empty() {
-                let pods = inline(&pods.into());
+                let pods = inline("", &pods.into());
                 let _ = writeln!(self.steps, "pods = {pods}");
             }
             self.steps.push_str(&self.of_join);
@@ -150,13 +150,13 @@ impl Told {
             }
             let listed: Vec<_> = of_pod.iter().map(|(name, _)| name.clone()).collect();
             if !listed.is_empty() {
-                let _ = writeln!(self.objects, "containers = {}", inline(&listed.into()));
+                let _ = writeln!(self.objects, "containers = {}", inline("", &listed.into()));
             }
             for (name, container) in of_pod {
                 self.table("container", &name, container);
                 // A plain one runs.
                 if let Some(state) = container.get("state").filter(|state| **state != 3) {
-                    let _ = writeln!(self.objects, "state = {}", inline(state));
+                    let _ = writeln!(self.objects, "state = {}", inline("", state));
                 }
                 let object = Object {
                     name,
@@ -267,7 +267,7 @@ impl Told {
 
     fn message(&mut self, call: &Call, field: &str, name: &str) {
         if let Some(value) = call.message.get(field) {
-            let _ = writeln!(self.steps, "{name} = {}", inline(value));
+            let _ = writeln!(self.steps, "{name} = {}", inline(name, value));
         }
     }
 
@@ -390,11 +390,16 @@ impl Told {
             match value.as_object().filter(|_| field == "linux") {
                 Some(fields) => {
                     for (below, value) in fields {
-                        let _ = writeln!(self.objects, "linux.{} = {}", key(below), inline(value));
+                        let _ = writeln!(
+                            self.objects,
+                            "linux.{} = {}",
+                            key(below),
+                            inline(below, value)
+                        );
                     }
                 }
                 None => {
-                    let _ = writeln!(self.objects, "{} = {}", key(field), inline(value));
+                    let _ = writeln!(self.objects, "{} = {}", key(field), inline(field, value));
                 }
             }
         }

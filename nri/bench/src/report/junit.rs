@@ -49,10 +49,14 @@ fn suite(out: &mut String, report: &Report) {
 fn case(out: &mut String, suite: &str, file: &str, n: usize, step: &StepReport) {
     let title = escaped(&step.title);
     let seconds = step.took.as_secs_f64();
+    // The shutdown is in no line of the scenario.
+    let line = match step.line {
+        0 => String::new(),
+        line => format!(" line=\"{line}\""),
+    };
     let _ = write!(
         out,
-        "    <testcase classname=\"{suite}\" name=\"{n} {title}\" file=\"{file}\" line=\"{}\" time=\"{seconds:.6}\">",
-        step.line
+        "    <testcase classname=\"{suite}\" name=\"{n} {title}\" file=\"{file}\"{line} time=\"{seconds:.6}\">"
     );
     if let Some(why) = &step.skipped {
         let _ = write!(out, "<skipped message=\"{}\"/>", escaped(why));

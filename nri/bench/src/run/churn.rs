@@ -93,7 +93,6 @@ impl Bench {
         self.collect(came, report);
         let mut text = as_json(&adjust).to_string();
         if let Ok((pod, container)) = ids {
-            self.names.remove(&container.id);
             text = text.replace(&container.id, "CONTAINER");
             text = text.replace(&pod.id, "POD");
         }

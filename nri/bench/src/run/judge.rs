@@ -124,7 +124,7 @@ impl Bench {
 
     /// Collects a request for another container.
     fn wished(&self, wish: Wish, came: &mut Came) {
-        let name = self.name_of(&wish.container).to_owned();
+        let name = self.name_of(&wish.container);
         let id = ("container_id", Value::from(name.clone()));
         let (list, entry) = match wish.kind {
             WishKind::Update(resources) => {
@@ -145,7 +145,7 @@ impl Bench {
         };
         let change = Change {
             path: format!("{list}[{name:?}]"),
-            expect: Some(format!("{list} = {}", inline(&json!([entry])))),
+            expect: Some(format!("{list} = {}", inline("", &json!([entry])))),
             before: None,
             after: Some(entry),
             by,
@@ -154,8 +154,8 @@ impl Bench {
     }
 
     /// The name of a present or removed container of this id.
-    fn name_of<'a>(&'a self, id: &'a str) -> &'a str {
-        self.names.get(id).map_or(id, String::as_str)
+    fn name_of(&self, id: &str) -> String {
+        self.runtime.name_of(id).unwrap_or_else(|| id.to_owned())
     }
 
     fn of_wish(&self, wish: &Wish) -> Vec<Finding> {
@@ -171,6 +171,10 @@ impl Bench {
         };
         match wish.place {
             Place::There => {}
+            Place::Stopped => findings.push(Finding::new(
+                Rule::KeptAfterRemove,
+                format!("{deed} of container {name}, which has stopped"),
+            )),
             Place::Removed => findings.push(Finding::new(
                 Rule::KeptAfterRemove,
                 format!("{deed} of container {name}, which was removed"),

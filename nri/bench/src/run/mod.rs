@@ -11,7 +11,6 @@ mod life;
 mod steps;
 
 use std::{
-    collections::BTreeMap,
     io,
     path::PathBuf,
     time::{Duration, Instant},
@@ -69,8 +68,6 @@ struct Bench {
     instances: Vec<Instance>,
     /// Ids of the plugins under test that have joined.
     plugins: Vec<PluginId>,
-    /// Names of containers by their ids.
-    names: BTreeMap<String, String>,
     host: Host,
     report: Report,
     _dir: tempfile::TempDir,
@@ -136,20 +133,13 @@ impl Bench {
             });
             builder = builder.plugin(other.id.clone(), handlers);
         }
-        let mut existing = Vec::new();
         if let Some(Act::Join { pods, .. }) = scenario.steps.first().map(|step| &step.act) {
             for (name, containers) in pods {
                 let all = containers.iter().map(|name| scenario.container(name));
                 builder = builder.existing(scenario.pod(name), all);
-                existing.extend(containers);
             }
         }
         let runtime = builder.start().await?;
-        let ids = existing.into_iter().filter_map(|name| {
-            let (_, container) = runtime.container(name).ok()?;
-            Some((container.id, name.clone()))
-        });
-        let names = ids.collect();
         let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
         let manner = Manner {
             speaks: scenario.speaks,
@@ -176,7 +166,6 @@ impl Bench {
             program,
             instances: Vec::new(),
             plugins: Vec::new(),
-            names,
             host,
             report,
             _dir: dir,

@@ -124,7 +124,6 @@ impl Bench {
         };
         let merged = created.merged;
         let id = &merged.container.id;
-        self.names.insert(id.clone(), name.to_owned());
         if let Some(owners) = merged.owners.container(id) {
             let (before, now) = (as_json(&merged.container), as_json(&merged.adjust));
             let changed = changes(owners, &before, &now).into_iter();

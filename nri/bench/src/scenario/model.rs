@@ -1,6 +1,9 @@
 //! A parsed scenario: the runtime, and each step with its expectations.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use nri::{
     PluginId,
@@ -141,4 +144,34 @@ pub enum Act {
         container: String,
         times: u32,
     },
+}
+
+impl Act {
+    /// Adds the names of its pods and containers.
+    pub fn names<'a>(
+        &'a self,
+        of_pods: &mut BTreeSet<&'a str>,
+        of_containers: &mut BTreeSet<&'a str>,
+    ) {
+        match self {
+            Self::Join { pods, .. } => {
+                of_pods.extend(pods.iter().map(|(pod, _)| pod.as_str()));
+                let containers = pods.iter().flat_map(|(_, containers)| containers);
+                of_containers.extend(containers.map(String::as_str));
+            }
+            Self::RunPod(pod)
+            | Self::UpdatePod { pod, .. }
+            | Self::StopPod(pod)
+            | Self::RemovePod(pod) => _ = of_pods.insert(pod),
+            Self::Create { pod, container } | Self::Churn { pod, container, .. } => {
+                of_pods.insert(pod);
+                of_containers.insert(container);
+            }
+            Self::Start(container)
+            | Self::Update { container, .. }
+            | Self::Stop(container)
+            | Self::Remove(container) => _ = of_containers.insert(container),
+            Self::Crash | Self::Restart | Self::Rollout(_) | Self::Slow(_) => {}
+        }
+    }
 }

@@ -28,7 +28,7 @@ use super::{
     shape,
 };
 use crate::{adjustment, rules::Rule};
-use values::{duration, lay_over, not_a_duration};
+use values::{DurationText, duration, lay_over, not_a_duration};
 
 /// An error of a scenario, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,8 +73,8 @@ struct File {
 struct RuntimeTable {
     name: String,
     version: String,
-    request_timeout: Option<Spanned<String>>,
-    join_timeout: Option<Spanned<String>>,
+    request_timeout: Option<Spanned<DurationText>>,
+    join_timeout: Option<Spanned<DurationText>>,
     cpus: Option<Spanned<String>>,
 }
 
@@ -104,7 +104,7 @@ struct StepTable {
     container: Option<String>,
     resources: Option<Value>,
     overhead: Option<Value>,
-    by: Option<String>,
+    by: Option<DurationText>,
     times: Option<u32>,
     with: Option<Vec<String>>,
     expect: Option<ExpectTable>,
@@ -131,7 +131,7 @@ struct ExpectTable {
     events: Option<Spanned<String>>,
     protocol: Option<Spanned<String>>,
     prints: Option<Vec<String>>,
-    within: Option<Spanned<String>>,
+    within: Option<Spanned<DurationText>>,
     late: Option<bool>,
     lost: Option<bool>,
     exit: Option<Exit>,
@@ -153,7 +153,7 @@ pub fn read(name: &str, text: &str) -> Result<Scenario> {
     let lines = Lines(text);
     let bad = |e: toml::de::Error| Bad {
         line: e.span().map_or(1, |span| lines.of(&span)),
-        why: e.message().to_owned(),
+        why: in_file(e.message()),
     };
     let file: File = toml::from_str(text).map_err(bad)?;
     let whole = DeValue::Table(DeTable::parse(text).map_err(bad)?.into_inner());
@@ -164,6 +164,26 @@ pub fn read(name: &str, text: &str) -> Result<Scenario> {
         existing,
     };
     reader.scenario(name, file)
+}
+
+/// Adds a remedy for a key of the file that is below a table, and so belongs to the table.
+fn in_file(why: &str) -> String {
+    let unknown = why.strip_prefix("unknown field `");
+    let key = unknown.and_then(|rest| rest.split('`').next());
+    let keys = [
+        "allow",
+        "flavor",
+        "growth",
+        "name",
+        "plugin",
+        "runtime",
+        "speaks",
+        "validator",
+    ];
+    match key.filter(|key| keys.contains(key)) {
+        Some(key) => format!("{why}; `{key}` of the scenario must be above the first [table]"),
+        None => why.to_owned(),
+    }
 }
 
 struct Lines<'a>(&'a str);
@@ -221,7 +241,7 @@ impl Reader<'_> {
             let at = whole.join(".");
             Bad {
                 line: self.line(&whole),
-                why: format!("{at}: {}", misfit.why),
+                why: format!("{at}: {}", in_file(&misfit.why)),
             }
         })
     }
@@ -352,40 +372,35 @@ impl Reader<'_> {
         }
     }
 
-    /// The fields of a pod or container that no step makes, such as one with a misspelt name, would
-    /// be tested by nothing.
+    /// A table of a pod or container that no step names is a misspelt name.
     fn each_is_used(&self, scenario: &Scenario) -> Result<()> {
-        let (mut pods, mut containers) = (BTreeSet::new(), BTreeSet::new());
+        let mut used = [BTreeSet::new(), BTreeSet::new()];
         for step in &scenario.steps {
-            match &step.act {
-                Act::Join { pods: existing, .. } => {
-                    for (pod, of) in existing {
-                        pods.insert(pod);
-                        containers.extend(of);
-                    }
-                }
-                Act::RunPod(pod) => {
-                    pods.insert(pod);
-                }
-                Act::Create { pod, container } | Act::Churn { pod, container, .. } => {
-                    pods.insert(pod);
-                    containers.insert(container);
-                }
-                _ => {}
+            let [pods, containers] = &mut used;
+            step.act.names(pods, containers);
+        }
+        let tables = [
+            ("pod", scenario.pods.keys().collect::<Vec<_>>()),
+            ("container", scenario.containers.keys().collect()),
+        ];
+        for ((kind, tables), used) in tables.into_iter().zip(used) {
+            let unused = tables
+                .into_iter()
+                .find(|name| !used.contains(name.as_str()));
+            if let Some(name) = unused.filter(|_| !scenario.steps.is_empty()) {
+                let used: Vec<_> = used.iter().map(|name| format!("{name:?}")).collect();
+                let used = if used.is_empty() {
+                    "none".to_owned()
+                } else {
+                    used.join(", ")
+                };
+                return Err(Bad {
+                    line: self.line(&[kind.to_owned(), name.clone()]),
+                    why: format!("no step has the {kind} {name:?}; the steps have {used}"),
+                });
             }
         }
-        let unused = |kind: &str, name: &String| Bad {
-            line: self.line(&[kind.to_owned(), name.clone()]),
-            why: format!("{kind}.{name}: no step makes a {kind} {name:?}"),
-        };
-        if let Some(name) = scenario.pods.keys().find(|name| !pods.contains(name)) {
-            return Err(unused("pod", name));
-        }
-        let mut names = scenario.containers.keys();
-        match names.find(|name| !containers.contains(name)) {
-            Some(name) => Err(unused("container", name)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn cpus(&self, given: Option<Spanned<String>>) -> Result<Option<String>> {
@@ -408,12 +423,12 @@ impl Reader<'_> {
         read.map_err(|e: T::Err| self.bad(&given.span(), e.to_string()))
     }
 
-    fn duration(&self, given: Option<Spanned<String>>, usual: Duration) -> Result<Duration> {
+    fn duration(&self, given: Option<Spanned<DurationText>>, usual: Duration) -> Result<Duration> {
         let Some(given) = given else {
             return Ok(usual);
         };
-        let read = duration(given.get_ref());
-        read.ok_or_else(|| self.bad(&given.span(), not_a_duration(given.get_ref())))
+        let text = &given.get_ref().0;
+        duration(text).ok_or_else(|| self.bad(&given.span(), not_a_duration(text)))
     }
 
     fn bytes(&self, given: Option<Spanned<String>>) -> Result<u64> {

@@ -109,7 +109,7 @@ impl Reader<'_> {
                 Act::Rollout(with)
             }
             "slow" => {
-                let by = needs(step.by.take(), "by")?;
+                let by = needs(step.by.take().map(|by| by.0), "by")?;
                 Act::Slow(duration(&by).ok_or_else(|| bad(not_a_duration(&by)))?)
             }
             "churn" => Act::Churn {

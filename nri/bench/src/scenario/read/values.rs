@@ -1,11 +1,36 @@
 //! Small values of scenarios: durations, bounded numbers, overlaid tables.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 /// Pods that `join` and `churn` may request.
 const MOST: u32 = 100_000;
+
+/// The text of a duration; another type is rejected with an example.
+#[derive(Debug)]
+pub(super) struct DurationText(pub String);
+
+impl<'de> Deserialize<'de> for DurationText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl de::Visitor<'_> for Text {
+            type Value = DurationText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as \"100ms\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DurationText, E> {
+                Ok(DurationText(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
 
 pub(super) fn not_a_duration(text: &str) -> String {
     format!("{text:?}: must be a number and us, ms or s")
