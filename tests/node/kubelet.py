@@ -391,14 +391,6 @@ def limits_of_the_pod_hold_for_all_of_its_containers():
         expect("the class", "Guaranteed", pod.seen()["status"]["qosClass"])
 
 
-@test(v2=True, since=(1, 37))
-def memory_qos_is_in_the_cgroups():
-    with Pod(sh(FOREVER, resources={"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}})) as pod:
-        pod.running()
-        high = pod.exec("cat /sys/fs/cgroup/memory.high")
-        expect("the container's memory.high, between request and limit", lambda value: value != "max" and 32 << 20 < int(value) < 64 << 20, high)
-
-
 @test(since=(1, 33))
 def a_user_namespace_of_the_pod_maps_root_to_nobody():
     with Pod(sh("cat /proc/self/uid_map >/tmp/map; touch /data/file; " + FOREVER, volumeMounts=[{"name": "data", "mountPath": "/data"}]),
@@ -819,6 +811,20 @@ def with_its_feature_gate_the_summary_has_pressure_from_cri():
                 return (all(one[kind]["psi"]["full"]["total"] >= 0 for one in each for kind in ("cpu", "memory", "io"))
                         and seen["containers"][0]["cpu"]["psi"]["some"]["total"] > 0)
             until(90, "pressure of cpu, memory and io, of the pod and the container", there)
+    finally:
+        NODE.configure({})
+
+
+@test(alone=True, v2=True, since=(1, 37))
+def memory_qos_is_in_the_cgroups():
+    # Neither is set by default.
+    NODE.configure({"memoryThrottlingFactor": 0.8, "memoryReservationPolicy": "TieredReservation"})
+    try:
+        with Pod(sh(FOREVER, resources={"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}})) as pod:
+            pod.running()
+            low, high = map(int, pod.exec("cat /sys/fs/cgroup/memory.low /sys/fs/cgroup/memory.high").split())
+            expect("what is kept for the container", 32 << 20, low)
+            expect("where it is throttled, between request and limit", lambda value: 32 << 20 < value < 64 << 20, high)
     finally:
         NODE.configure({})
 
