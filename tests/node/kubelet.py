@@ -4,7 +4,12 @@
   kubelet.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
   kubelet.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
                                                     CAIRN_PEERS, and REGISTRY (the data of a registry, hack/node build)
+    --kubelet RELEASE                               an older kubelet (1.30), on this machine
+    --all-alpha                                     all of the table with the kubelet's feature gate AllAlpha
   kubelet.py --list
+
+A test may need a newer kubelet, cgroup v2, or the node's own kernel; the reason is printed where it is left out. Tests of alpha features run with
+the gate AllAlpha, after the others.
 
 Tests that disturb nobody run at the same time; those that end daemons or fill the node run after them, alone. Each is judged
 by what the kubelet says of its pods, not by what cairn says. Exits 0 if all of it held.
@@ -18,6 +23,7 @@ import shutil
 import sys
 import threading
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
@@ -29,6 +35,11 @@ from websocket import Channels
 VOLUME = "gcr.io/k8s-staging-cri-tools/test-image-tag:test"
 UNUSED = "gcr.io/k8s-staging-cri-tools/test-image-1:latest"
 TABLE = Table("kubelet")
+V2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+# Of a test of alpha features, as a default of the node: a sysctl of the pod's network namespace.
+SYSCTL, VALUE = "net.ipv4.tcp_keepalive_time", "1234"
+# Alpha features of the scheduler depend on a beta one that is off.
+ALPHA = {"featureGates": {"AllAlpha": True, "GenericWorkload": True}, "defaultPodSysctls": {SYSCTL: VALUE}}
 test = TABLE.test
 
 
@@ -112,7 +123,8 @@ class Pod:
 
     def cgroup(self):
         """The directory of the pod's cgroup, as the kubelet named it."""
-        uid = self.seen()["metadata"]["annotations"]["kubernetes.io/config.hash"]
+        meta = self.seen()["metadata"]
+        uid = meta.get("annotations", {}).get("kubernetes.io/config.hash", meta["uid"])
         for base, dirs, _ in os.walk("/sys/fs/cgroup"):
             for each in dirs:
                 if uid in each or uid.replace("-", "_") in each:
@@ -345,6 +357,14 @@ def out_of_memory_is_told_by_its_name():
         expect("reason and code", ("OOMKilled", 137), (end["reason"], end["exitCode"]))
 
 
+def in_cgroups(group, v2, v1):
+    """What the kernel has in a file of a cgroup that the kubelet made, by the names that cgroup v2 and v1 have for it."""
+    if V2:
+        return read(group / v2).strip()
+    controller, file = v1.split("/")
+    return read(pathlib.Path("/sys/fs/cgroup", controller, *group.parts[5:], file)).strip()
+
+
 @test()
 def limits_and_requests_are_in_the_cgroups():
     resources = {"limits": {"memory": "64Mi", "cpu": "500m"}, "requests": {"memory": "64Mi", "cpu": "500m"}}
@@ -352,7 +372,7 @@ def limits_and_requests_are_in_the_cgroups():
         pod.running()
         group = pod.cgroup()
         expect("the kubelet's cgroup of the pod", True, group is not None)
-        if (pathlib.Path("/sys/fs/cgroup/cgroup.controllers")).exists():
+        if V2:
             expect("the pod's memory.max", "67108864", read(group / "memory.max").strip())
             expect("the container's, from inside", "67108864\n50000 100000", pod.exec("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max"))
             own = run("sh", "-c", f"find {group} -mindepth 1 -type d | wc -l")
@@ -361,7 +381,17 @@ def limits_and_requests_are_in_the_cgroups():
             expect("from inside", "67108864", pod.exec("cat /sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-@test()
+@test(since=(1, 35))
+def limits_of_the_pod_hold_for_all_of_its_containers():
+    with Pod(sh(FOREVER, "one"), sh(FOREVER, "two"), resources={"limits": {"memory": "96Mi", "cpu": "300m"}, "requests": {"memory": "96Mi", "cpu": "300m"}}) as pod:
+        pod.running("one"), pod.running("two")
+        group = pod.cgroup()
+        expect("the pod's memory", str(96 << 20), in_cgroups(group, "memory.max", "memory/memory.limit_in_bytes"))
+        expect("the pod's cpu", lambda value: value in ("30000 100000", "30000"), in_cgroups(group, "cpu.max", "cpu/cpu.cfs_quota_us"))
+        expect("the class", "Guaranteed", pod.seen()["status"]["qosClass"])
+
+
+@test(since=(1, 33))
 def a_user_namespace_of_the_pod_maps_root_to_nobody():
     with Pod(sh("cat /proc/self/uid_map >/tmp/map; touch /data/file; " + FOREVER, volumeMounts=[{"name": "data", "mountPath": "/data"}]),
              hostUsers=False, volumes=[{"name": "data", "emptyDir": {}}]) as pod:
@@ -371,13 +401,135 @@ def a_user_namespace_of_the_pod_maps_root_to_nobody():
         expect("a volume's file is root's inside", "0", pod.exec("stat -c %u /data/file"))
 
 
-@test()
+@test(since=(1, 33))
+def proc_is_unmasked_in_a_user_namespace_on_request():
+    count = "grep -c ' /proc/' /proc/self/mounts || true"
+    with Pod(sh(FOREVER), sh(FOREVER, "bare", securityContext={"procMount": "Unmasked"}), hostUsers=False) as pod:
+        pod.running(), pod.running("bare")
+        expect("mounts over /proc by default", lambda n: int(n) > 0, pod.exec(count))
+        expect("mounts over /proc without masks", "0", pod.exec(count, "bare"))
+
+
+@test(since=(1, 33))
+def groups_of_the_image_are_left_out_by_the_strict_policy():
+    # root is in group 10 by the image's /etc/group.
+    groups = {}
+    for policy in ("Merge", "Strict"):
+        with Pod(sh(FOREVER), securityContext={"runAsUser": 0, "supplementalGroups": [4000], "supplementalGroupsPolicy": policy}) as pod:
+            pod.running()
+            groups[policy] = sorted(map(int, pod.exec("id -G").split()))
+            expect("the status", groups[policy], sorted(pod.status()["user"]["linux"]["supplementalGroups"]))
+    expect("the strict ones", [0, 4000], groups["Strict"])
+    expect("the merged ones have more", True, set(groups["Strict"]) <= set(groups["Merge"]))
+
+
+@test(since=(1, 35))
 def an_image_volume_shows_the_image_read_only():
     with Pod(sh(FOREVER, volumeMounts=[{"name": "image", "mountPath": "/image"}]),
              volumes=[{"name": "image", "image": {"reference": VOLUME, "pullPolicy": "IfNotPresent"}}]) as pod:
         pod.running()
         expect("a file of the image", "test-image-tag", pod.exec("cat /image/marker"))
         expect("writing", "refused", pod.exec("touch /image/x 2>/dev/null || echo refused"))
+
+
+@test(since=(1, 35))
+def an_image_volume_is_in_the_status_of_the_runtime_with_its_image():
+    # Of the runtime, as no kubelet up to v1.37.2 finds it there: it compares the volume's name, which CRI does not have.
+    with Pod(sh(FOREVER, volumeMounts=[{"name": "image", "mountPath": "/image"}]),
+             volumes=[{"name": "image", "image": {"reference": VOLUME, "pullPolicy": "IfNotPresent"}}]) as pod:
+        pod.running()
+        status = json.loads(NODE.crictl("inspect", "-o", "json", pod.id()))["status"]
+        mount = next(m for m in status["mounts"] if m["containerPath"] == "/image")
+        image = json.loads(NODE.crictl("inspecti", "-o", "json", VOLUME))["status"]["id"]
+        expect("the image of the volume", image, mount["image"]["imageRef"])
+
+
+@test(alpha=True, since=(1, 37))
+def options_of_a_volumes_mount_hold():
+    options = ["noexec", "nodev", "nosuid"]
+    with Pod(sh(FOREVER, volumeMounts=[{"name": "data", "mountPath": "/data", "bindMountOptions": options}, {"name": "data", "mountPath": "/plain"}]),
+             volumes=[{"name": "data", "emptyDir": {}}]) as pod:
+        pod.running()
+        seen = pod.exec("awk '$2 == \"/data\" {print $4}' /proc/self/mounts").split(",")
+        expect("the mount's options", [], [option for option in options if option not in seen])
+        pod.exec("cp /bin/busybox /data/true")
+        expect("execution", "refused", pod.exec("/data/true 2>/dev/null || echo refused"))
+        expect("execution by the mount without options", "", pod.exec("/plain/true"))
+
+
+@test(alpha=True, since=(1, 35))
+def a_user_namespace_goes_with_the_hosts_network():
+    with Pod(sh(FOREVER), hostNetwork=True, hostUsers=False) as pod:
+        pod.running()
+        inside, outside, _ = pod.exec("cat /proc/self/uid_map").split()
+        expect("the map", ("0", True), (inside, int(outside) >= 65536))
+        expect("the network", os.readlink("/proc/self/ns/net"), pod.exec("readlink /proc/self/ns/net"))
+
+
+@test(alpha=True, since=(1, 33))
+def a_stop_signal_of_the_pod_is_sent_and_reported():
+    script = "trap '' TERM; trap 'echo usr1 >/shared/end; exit 0' USR1; touch /shared/up; while :; do sleep 0.1; done"
+    with Pod(sh(script, lifecycle={"stopSignal": "SIGUSR1"}), grace=30, os={"name": "linux"}) as pod:
+        pod.running()
+        until(10, "it waits for the signal", lambda: (pod.dir / "up").exists())
+        expect("the reported signal", "SIGUSR1", pod.status()["stopSignal"])
+        pod.remove()
+        until(60, "it got the signal", lambda: read(pod.dir / "end") == "usr1\n")
+
+
+@test(alpha=True, since=(1, 37))
+def sysctls_of_the_node_are_the_pods_unless_it_has_its_own():
+    for value, context in ((VALUE, {}), ("4321", {"sysctls": [{"name": SYSCTL, "value": "4321"}]})):
+        with Pod(sh(FOREVER), securityContext=context) as pod:
+            pod.running()
+            expect("the sysctl", value, pod.exec(f"cat /proc/sys/{SYSCTL.replace('.', '/')}"))
+
+
+@test(alpha=True, api=True, since=(1, 37))
+def the_node_declares_what_its_runtime_makes_possible():
+    node = until(90, "the node has its features", lambda: (seen := NODE.api.get("nodes", "", "node")) and seen["status"].get("declaredFeatures") and seen)
+    for feature in ("UserNamespacesHostNetworkSupport", "VolumeBindMountOptions"):
+        expect(f"{feature} among the declared features", True, feature in node["status"]["declaredFeatures"])
+
+
+@test(alpha=True, api=True, since=(1, 33))
+def a_log_is_read_by_its_streams():
+    with ApiPod(sh(f"echo out; echo bad >&2; {FOREVER}")) as pod:
+        pod.running()
+        for name, line in (("Stdout", "out\n"), ("Stderr", "bad\n")):
+            until(20, f"the line of {name} alone", lambda: read_logs(pod, f"stream={name}") == line)
+
+
+@test(alpha=True, since=(1, 33))
+def the_kubelet_watches_events_of_the_runtime():
+    with Pod(sh("exit 0"), initContainers=[sh("echo once >>/shared/init", "i")], restartPolicy="Never") as pod:
+        until(60, "succeeded", lambda: pod.phase() == "Succeeded")
+        expect("runs of the init container", "once\n", read(pod.dir / "init"))
+        counts = dict(re.findall(r"^kubelet_evented_pleg_connection_(success|error)_count (\S+)$", NODE.secure("GET", "/metrics"), re.M))
+        expect("connections", lambda n: float(n) >= 1, counts.get("success", "0"))
+        expect("errors", 0, float(counts.get("error", "0")))
+
+
+@test(since=(1, 36))
+def all_containers_of_a_pod_are_restarted_by_a_rule():
+    rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+    with Pod(sh("[ -e /shared/once ] && trap 'exit 0' TERM && while :; do sleep 0.2; done; touch /shared/once; sleep 1; exit 42", "one",
+                restartPolicy="Never", restartPolicyRules=rules),
+             sh(FOREVER, "two"), initContainers=[sh("echo init >>/shared/order", "i")]) as pod:
+        until(90, "the init container ran again", lambda: read(pod.dir / "order") == "init\ninit\n")
+        pod.running("one"), pod.running("two")
+        expect("restarts", (1, 1), (pod.restarts("one"), pod.restarts("two")))
+
+
+@test(since=(1, 30))
+def a_checkpoint_is_refused_by_name():
+    with Pod(sh(FOREVER)) as pod:
+        pod.running()
+        try:
+            answer = NODE.secure("POST", f"/checkpoint/default/{pod.kubelets_name()}/c")
+        except urllib.error.HTTPError as error:
+            answer = error.read().decode()
+        expect("the answer", lambda text: "Unimplemented" in text or "checkpoint" in text and "not" in text, answer)
 
 
 @test()
@@ -405,6 +557,14 @@ def names_and_addresses_are_in_etc_hosts_and_resolv_conf():
         hosts = pod.exec("cat /etc/hosts")
         expect("hosts", True, f"{pod.ip()}\tcalled" in hosts and "192.0.2.7\tother" in hosts)
         expect("resolv.conf", True, "192.0.2.53" in pod.exec("cat /etc/resolv.conf"))
+
+
+@test(since=(1, 35))
+def any_name_of_a_host_or_a_variable_reaches_the_container():
+    with Pod(sh(FOREVER, env=[{"name": "1.odd name/of:it", "value": "here"}]), hostnameOverride="odd.name.example.test") as pod:
+        pod.running()
+        expect("the hostname", "odd.name.example.test", pod.exec("hostname"))
+        expect("the variable", "1", pod.exec("tr '\\0' '\\n' </proc/1/environ | grep -cx '1.odd name/of:it=here'"))
 
 
 @test()
@@ -638,6 +798,59 @@ def with_its_feature_gate_the_summary_has_the_networks_numbers_from_cri():
         NODE.configure({})
 
 
+@test(alone=True, v2=True, since=(1, 34))
+def with_its_feature_gate_the_summary_has_pressure_from_cri():
+    NODE.configure({"featureGates": {"PodAndContainerStatsFromCRI": True}})
+    try:
+        with Pod(sh("while :; do :; done", resources={"limits": {"cpu": "100m"}})) as pod:
+            pod.running()
+
+            def there():
+                _, seen = summary_of(pod)
+                each = [seen, seen["containers"][0]]
+                return (all(one[kind]["psi"]["full"]["total"] >= 0 for one in each for kind in ("cpu", "memory", "io"))
+                        and seen["containers"][0]["cpu"]["psi"]["some"]["total"] > 0)
+            until(90, "pressure of cpu, memory and io, of the pod and the container", there)
+    finally:
+        NODE.configure({})
+
+
+@test(alone=True, v2=True, since=(1, 37))
+def memory_qos_is_in_the_cgroups():
+    # Neither is set by default.
+    NODE.configure({"memoryThrottlingFactor": 0.8, "memoryReservationPolicy": "TieredReservation"})
+    try:
+        with Pod(sh(FOREVER, resources={"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}})) as pod:
+            pod.running()
+            low, high = map(int, pod.exec("cat /sys/fs/cgroup/memory.low /sys/fs/cgroup/memory.high").split())
+            expect("what is kept for the container", 32 << 20, low)
+            expect("where it is throttled, between request and limit", lambda value: 32 << 20 < value < 64 << 20, high)
+    finally:
+        NODE.configure({})
+
+
+@test(alone=True, v2=True, own_kernel=True, since=(1, 34))
+def swap_is_given_by_share_and_is_in_the_summary():
+    file = "/var/lib/node-swap"
+    run("dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=256")
+    os.chmod(file, 0o600)
+    run("mkswap", file)
+    run("swapon", file)
+    try:
+        NODE.configure({"memorySwap": {"swapBehavior": "LimitedSwap"}})
+        burstable = sh(FOREVER, resources={"requests": {"memory": "64Mi"}, "limits": {"memory": "128Mi"}})
+        guaranteed = sh(FOREVER, resources={"requests": {"memory": "64Mi", "cpu": "100m"}, "limits": {"memory": "64Mi", "cpu": "100m"}})
+        with Pod(burstable) as some, Pod(guaranteed) as none:
+            some.running(), none.running()
+            expect("what a burstable one has", lambda n: n != "max" and 0 < int(n) < 256 << 20, some.exec("cat /sys/fs/cgroup/memory.swap.max"))
+            expect("what a guaranteed one has", "0", none.exec("cat /sys/fs/cgroup/memory.swap.max"))
+            until(90, "swap in the summary", lambda: summary_of(some)[1]["containers"][0]["swap"]["swapUsageBytes"] >= 0)
+    finally:
+        NODE.configure({})
+        run("swapoff", file)
+        os.unlink(file)
+
+
 @test(alone=True)
 def ten_pods_come_and_go():
     began = time.monotonic()
@@ -688,7 +901,7 @@ def api_server(**more):
         NODE.api.end()
 
 
-@test(api=True)
+@test(api=True, since=(1, 33))
 def the_node_is_ready_and_says_what_its_runtime_can_do():
     def condition():
         node = NODE.api.get("nodes", "", "node")
@@ -699,7 +912,18 @@ def the_node_is_ready_and_says_what_its_runtime_can_do():
     expect("its features", {"recursiveReadOnlyMounts": True, "userNamespaces": True}, features)
 
 
-@test(api=True)
+@test(api=True, since=(1, 33))
+def a_volume_is_recursively_read_only_on_request():
+    # A kubelet without an API server knows no handler, and so none of its features.
+    mount = {"name": "host", "mountPath": "/host", "readOnly": True, "recursiveReadOnly": "Enabled"}
+    with ApiPod(sh(FOREVER, volumeMounts=[mount]), volumes=[{"name": "host", "hostPath": {"path": "/dev"}}]) as pod:
+        pod.running()
+        status = next(m for m in pod.status()["volumeMounts"] if m["name"] == "host")
+        expect("the status", "Enabled", status["recursiveReadOnly"])
+        expect("a mount below it", "refused", pod.exec("touch /host/shm/cairn-x 2>/dev/null || echo refused"))
+
+
+@test(api=True, since=(1, 33))
 def resizing_in_place_changes_the_limits_and_restarts_nothing():
     old, new = ({"limits": {"memory": m, "cpu": c}, "requests": {"memory": m, "cpu": c}} for m, c in (("64Mi", "200m"), ("96Mi", "400m")))
     with ApiPod(sh(FOREVER, resources=old)) as pod:
@@ -708,9 +932,21 @@ def resizing_in_place_changes_the_limits_and_restarts_nothing():
         NODE.api.change(pod.key, {"spec": {"containers": [{"name": "c", "resources": new}]}})
         until(90, "the status has the new limits", lambda: pod.status()["resources"] == new)
         expect("container and restarts", (before, 0), (pod.id(), pod.restarts()))
-        files = "memory.max cpu.max" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else "memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us"
+        files = "memory.max cpu.max" if V2 else "memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us"
         seen = pod.exec(f"cd /sys/fs/cgroup; cat {files}").split()
         expect("the container's cgroup", ["100663296", "40000"], seen[:2])
+
+
+@test(api=True, since=(1, 36))
+def resizing_the_pod_in_place_changes_its_limits_and_restarts_nothing():
+    old, new = ({"limits": {"memory": m, "cpu": c}, "requests": {"memory": m, "cpu": c}} for m, c in (("96Mi", "300m"), ("128Mi", "400m")))
+    with ApiPod(sh(FOREVER), resources=old) as pod:
+        pod.running()
+        before = pod.id()
+        NODE.api.change(pod.key, {"spec": {"resources": new}})
+        until(90, "the pod's cgroup has the new limit", lambda: in_cgroups(pod.cgroup(), "memory.max", "memory/memory.limit_in_bytes") == str(128 << 20))
+        until(90, "the status has the new limits", lambda: pod.seen()["status"]["resources"]["limits"] == new["limits"])
+        expect("container and restarts", (before, 0), (pod.id(), pod.restarts()))
 
 
 @test(api=True)
@@ -808,17 +1044,38 @@ NODE = None
 
 def main():
     global NODE
-    args = TABLE.arguments(__doc__, ("--jobs", {"type": int, "default": 4}))
-    NODE = TABLE.node(args)
+    args = TABLE.arguments(__doc__, ("--jobs", {"type": int, "default": 4}), ("--kubelet", {}), ("--all-alpha", {"action": "store_true"}))
+    NODE = TABLE.node(args, kubelet=args.kubelet)
+    if args.all_alpha:
+        NODE.gates = ALPHA["featureGates"]
+        NODE.own.update({name: value for name, value in ALPHA.items() if name != "featureGates"})
+        NODE.config(NODE.own)
+
+    def why_not(marks):
+        if NODE.release < (since := marks.get("since", (0, 0))):
+            return "a feature of Kubernetes %d.%d" % since
+        if marks.get("v2") and not V2:
+            return "the host has cgroup v1"
+        if marks.get("own_kernel") and not NODE.on_node:
+            return "changes the kernel's settings: on a node of its own"
+        return None
     try:
+        TABLE.leave_out(why_not)
         NODE.start()
         NODE.crictl("pull", IMAGE)
-        wanted = [(t, t.marks.get("alone"), t.marks.get("api")) for t in TABLE.wanted]
-        TABLE.hold([t for t, alone, api in wanted if not alone and not api], args.jobs)
-        if any(api for _, _, api in wanted):
-            with api_server():
-                TABLE.hold([t for t, _, api in wanted if api], args.jobs)
-        TABLE.hold([t for t, alone, _ in wanted if alone])
+
+        def group(*named):
+            return [t for t in TABLE.wanted if [m for m in ("alone", "api", "alpha") if t.marks.get(m)] == list(named)]
+        TABLE.hold(group(), args.jobs)
+        if alpha := group("alpha"):
+            NODE.configure(ALPHA)
+            TABLE.hold(alpha, args.jobs)
+            NODE.configure({})
+        for wanted, settings in ((group("api"), {}), (group("api", "alpha"), ALPHA)):
+            if wanted:
+                with api_server(**settings):
+                    TABLE.hold(wanted, args.jobs)
+        TABLE.hold(group("alone"))
     except Failed as error:
         TABLE.broken("the kubelet", error, (NODE.runtime, NODE.kubelet))
     finally:

@@ -170,6 +170,12 @@ state = "{work}/state"
 """
 
 
+def release_of(kubelet):
+    """(1, 37) of a kubelet that is v1.37.2."""
+    version = run(kubelet, "--version").removeprefix("Kubernetes v")
+    return tuple(int(number) for number in version.split(".")[:2])
+
+
 class Node:
     # How many times longer than elsewhere things may take: others work on this machine, and a node is emulated.
     patience = 2
@@ -177,9 +183,11 @@ class Node:
     # Whether its pods have no network until its cluster has given it their subnet.
     gets_subnet = False
 
-    def __init__(self, work, on_node, name="node", place=None, address="127.0.0.1"):
-        """Its kubelet is asked at this address."""
+    def __init__(self, work, on_node, kubelet, name="node", place=None, address="127.0.0.1"):
+        """Its kubelet, a program, is asked at this address."""
         self.work, self.on_node, self.name, self.address = pathlib.Path(work), on_node, name, address
+        # The kubelet's feature gates, whatever a test adds.
+        self.release, self.gates = release_of(kubelet), {}
         self.place, self.enter = place, place.enter if place else []
         Node.patience = 4 if on_node else 2
         self.manifests = self.work / "manifests"
@@ -209,10 +217,14 @@ class Node:
             "enforceNodeAllocatable": ["pods"],
             "clusterDNS": ["10.0.0.10"], "clusterDomain": "cluster.local",
             "containerLogMaxSize": "50Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
-            "crashLoopBackOff": {"maxContainerRestartPeriod": "20s"},
+            "featureGates": {},
         }
+        gates = dict(self.gates)
+        if self.release >= (1, 32):
+            config["crashLoopBackOff"] = {"maxContainerRestartPeriod": "20s"}
+            gates["KubeletCrashLoopBackOffMax"] = True
         config.update(more)
-        config["featureGates"] = {"KubeletCrashLoopBackOffMax": True, **config.get("featureGates", {})}
+        config["featureGates"] = {**gates, **config["featureGates"]}
         path = self.work / "kubelet.yaml"
         path.write_text(json.dumps(config, indent=1))
         return path
@@ -279,7 +291,7 @@ class RealNode(Node):
     """An emulated node. The runtime is cairn by its package's unit, or containerd in its place, to compare it with."""
 
     def __init__(self, work, runtime="cairn"):
-        super().__init__(work, True)
+        super().__init__(work, True, "/usr/local/bin/kubelet")
         self.socket = f"/run/{runtime}/{runtime}.sock"
         self.crictl_program = "crictl"
         self.programs = "/opt/node/programs"
@@ -345,8 +357,10 @@ class Here(Node):
     """A node on this machine: where the tests are, see outside(), or in a place of its own. The runtime is cairn, or containerd to
     compare it with."""
 
-    def __init__(self, work, runtime="cairn", gets_subnet=False, **more):
-        super().__init__(work, False, **more)
+    def __init__(self, work, runtime="cairn", gets_subnet=False, kubelet=None, **more):
+        """`kubelet` is the release of an older one (1.30)."""
+        program = f"{os.environ['CAIRN_PEERS']}/bin/kubelet{f'-{kubelet}' if kubelet else ''}"
+        super().__init__(work, False, program, **more)
         work, self.gets_subnet = str(work), gets_subnet
         # The first node's work is in the directory that the run has, and every other's in a directory of that.
         name = self.cgroup = f"{self.work.parent.name}.{self.name}" if self.place else self.work.name
@@ -380,9 +394,11 @@ class Here(Node):
             os.environ["PATH"] = f"{peers}:{os.environ['PATH']}"
             self.runtime = self.program("containerd", *self.containerd(peers, f"{work}/certs", systemd=False))
         make_cgroups(name)
-        self.own = {"failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
+        self.own = {"cgroupDriver": "cgroupfs", "cgroupRoot": f"/{name}", "enforceNodeAllocatable": ["none"]}
+        if self.release >= (1, 31):
+            self.own["failCgroupV1"] = False
         config = self.config(self.own)
-        self.plain = [f"{peers}/kubelet", "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
+        self.plain = [program, "--config", str(config), "--root-dir", f"{work}/kubelet", "--cert-dir", f"{work}/cert", "--v=2"]
         self.kubelet = self.program("kubelet", *self.plain)
 
     def program(self, name, *argv):
@@ -442,7 +458,7 @@ class Table:
     """Tests, each named by what is expected."""
 
     def __init__(self, name):
-        self.name, self.tests, self.wanted, self.held, self.failed = name, [], [], 0, 0
+        self.name, self.tests, self.wanted, self.held, self.failed, self.left_out = name, [], [], 0, 0, 0
         self.printing = threading.Lock()
 
     def test(self, **marks):
@@ -489,6 +505,14 @@ class Table:
     def made(name, function):
         return Test(name, function, {})
 
+    def leave_out(self, why):
+        """Leaves out the tests for which `why` has a reason; prints it."""
+        for test in self.wanted[:]:
+            if reason := why(test.marks):
+                print(f"left out {test.name}\n         {reason}", flush=True)
+                self.wanted.remove(test)
+                self.left_out += 1
+
     def hold(self, tests, jobs=1):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             list(pool.map(self.one, tests))
@@ -523,5 +547,5 @@ class Table:
             os.makedirs(args.results, exist_ok=True)
             for daemon in daemons:
                 (pathlib.Path(args.results) / f"{daemon.title}.log").write_text(daemon.log())
-        print(f"{self.name}: {self.held} held, {self.failed} failed")
+        print(f"{self.name}: {self.held} held, {self.failed} failed" + (f", {self.left_out} left out" if self.left_out else ""))
         return 1 if self.failed or not self.held else 0

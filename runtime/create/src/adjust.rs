@@ -61,7 +61,8 @@ pub(crate) struct Plan {
     /// Only with `join`: libcontainer's init would look for sysctls at a missing `/proc`.
     pub(crate) sysctls: Vec<(String, String)>,
     /// Stay in the host's mount namespace, slower by libcontainer's cgroup code and the host's
-    /// mounts: for OCI hooks that run there, shared mounts, and binds with the host's cgroups.
+    /// mounts: for OCI hooks that run there, shared mounts, and binds with the host's cgroups
+    /// without shifted owners, which need the stage.
     pub(crate) host_mounts: bool,
 }
 
@@ -125,8 +126,10 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
             root
         }));
     } else if !plan.stage.is_empty() {
-        return Err("an idmapped mount together with OCI hooks, a shared mount or the host's /sys is not supported"
-            .to_owned());
+        return Err(
+            "an idmapped mount together with OCI hooks or a shared mount is not supported"
+                .to_owned(),
+        );
     }
     Ok(plan)
 }
@@ -138,15 +141,17 @@ fn needs_host_mounts(spec: &Spec) -> bool {
             .iter()
             .any(|l| l.as_ref().is_some_and(|l| !l.is_empty()))
     });
-    let mounts = spec.mounts().iter().flatten();
-    let reaching = mounts
-        .filter(|m| m.typ().as_deref() != Some("cgroup"))
-        .any(|m| {
-            let shared = options(m).iter().any(|o| o == "shared" || o == "rshared");
-            let source = m.source().as_deref().unwrap_or(Path::new(""));
-            let whole = Path::new(STAGE).starts_with(source) && source.is_absolute();
-            shared || whole || source.starts_with(STAGE)
-        });
+    let mounts = || spec.mounts().iter().flatten();
+    let has = |m: &Mount, words: &[&str]| options(m).iter().any(|o| words.contains(&o.as_str()));
+    let shifted = mounts().any(|m| {
+        has(m, &["idmap", "ridmap"]) || m.uid_mappings().iter().flatten().next().is_some()
+    });
+    let not_cgroup = |m: &&Mount| m.typ().as_deref() != Some("cgroup");
+    let reaching = mounts().filter(not_cgroup).any(|m| {
+        let source = m.source().as_deref().unwrap_or(Path::new(""));
+        let covers = Path::new(STAGE).starts_with(source) && source.is_absolute();
+        has(m, &["shared", "rshared"]) || !shifted && (covers || source.starts_with(STAGE))
+    });
     hooks || reaching
 }
 

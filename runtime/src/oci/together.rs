@@ -7,9 +7,6 @@ use proto_nri::{self as nri, Field};
 
 use super::error::SpecError;
 
-/// The directory in which the create helper assembles mounts.
-const STAGE: &str = "/sys/fs/cgroup";
-
 /// Refuses a conflicting spec from CRI.
 pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     conflict(spec).map_or(Ok(()), |why| Err(SpecError::unsupported("mounts", why)))
@@ -43,10 +40,10 @@ fn conflict(spec: &Spec) -> Option<&'static str> {
         return Some("/proc cannot be mounted over in a joined PID namespace");
     }
     let is_mapped = |m: &Mount| m.uid_mappings().iter().flatten().next().is_some();
-    if mounts().any(is_mapped) && (has_hooks(spec) || mounts().any(reaches_the_host)) {
+    if mounts().any(is_mapped) && (has_hooks(spec) || mounts().any(is_shared)) {
         return Some(
             "an idmapped mount (as an image's VOLUME in a user namespace is) together with an OCI \
-             hook of the host, a shared mount or the host's /sys is not supported",
+             hook of the host or a shared mount is not supported",
         );
     }
     None
@@ -65,15 +62,8 @@ fn has_hooks(spec: &Spec) -> bool {
     hooks.any(|list| list.iter().flatten().next().is_some())
 }
 
-fn reaches_the_host(mount: &Mount) -> bool {
-    let source = mount.source().as_deref().unwrap_or(Path::new(""));
-    let stage = Path::new(STAGE);
-    let covers = source.is_absolute() && stage.starts_with(source) || source.starts_with(stage);
-    mount.typ().as_deref() != Some("cgroup") && (has_option(mount, "shared") || covers)
-}
-
-/// Whether an option is set, in its plain or its recursive form.
-fn has_option(mount: &Mount, word: &str) -> bool {
+/// Whether mounts below it propagate to the host.
+fn is_shared(mount: &Mount) -> bool {
     let mut options = mount.options().iter().flatten();
-    options.any(|option| option.strip_prefix('r').unwrap_or(option) == word || option == word)
+    options.any(|option| option == "shared" || option == "rshared")
 }

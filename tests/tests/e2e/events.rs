@@ -94,6 +94,20 @@ async fn a_life_is_told_step_by_step_to_every_subscriber() {
     assert_eq!(until_deleted(&mut two, p).await, events);
 }
 
+/// CRI-118.
+#[tokio::test]
+async fn the_status_of_a_pod_lists_its_containers_and_has_no_time() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let pod = cri.pod("listed").await;
+    let container = pod.sleeper("c").await;
+    let status = cri.client.pod_status(&pod.id, false).await;
+    let status = status.expect("PodSandboxStatus");
+    let ids: Vec<_> = status.containers_statuses.iter().map(|s| &s.id).collect();
+    assert_eq!((ids, status.timestamp), (vec![&container.id], 0));
+    pod.end().await;
+}
+
 #[tokio::test]
 async fn a_container_that_ends_by_itself_is_told_to_have_stopped_once_with_its_code() {
     let daemon = Daemon::start().await;

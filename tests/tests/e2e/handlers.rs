@@ -201,7 +201,7 @@ async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
         userns_options: Some(cri::UserNamespace {
             mode: cri::NamespaceMode::Pod.into(),
             uids: ids.clone(),
-            gids: ids,
+            gids: ids.clone(),
         }),
         ..Default::default()
     };
@@ -210,10 +210,28 @@ async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
     host_network(&mut config);
     pod_security(&mut config).namespace_options = Some(options.clone());
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    // As each pod of a kubelet has at least one.
+    let volume = daemon.path("volume");
+    std::fs::create_dir(&volume).expect("a directory");
     let mut config = cri.container_config("c", &["sleep", "1000"]);
+    config.mounts = vec![cri::Mount {
+        host_path: volume.display().to_string(),
+        container_path: "/volume".to_owned(),
+        uid_mappings: ids.clone(),
+        gid_mappings: ids,
+        ..Default::default()
+    }];
     security(&mut config).namespace_options = Some(options);
     let container = pod.try_create(config).await.expect("CreateContainer");
     container.start().await.expect("StartContainer");
+    let written = container
+        .sh("touch /volume/file; stat -c %u /volume/file; touch /sys/fs/cgroup/x /sys/x; cat /proc/self/cgroup")
+        .await;
+    assert!(written.starts_with("0\n"), "{written}");
+    let owner = std::os::unix::fs::MetadataExt::uid(
+        &std::fs::metadata(volume.join("file")).expect("the file of the container"),
+    );
+    assert_eq!(owner, 0, "the owner on the host");
     let seen = container
         .sh("awk '{print $2}' /proc/self/uid_map; ls /sys/class/net")
         .await;

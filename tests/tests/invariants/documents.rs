@@ -17,14 +17,19 @@ fn the_documents_name_only_tests_that_exist() {
     for tree in ["runtime", "nri", "cni-shim", "tests"] {
         let root = repository().join(tree);
         for path in cairn_tests::look::tree(&root) {
-            if path.ends_with(".rs") {
+            if path.ends_with(".rs") || path.ends_with(".py") {
                 sources += &fs::read_to_string(root.join(path)).expect("a source file is text");
             }
         }
     }
     let mut named = 0;
     let mut missing = Vec::new();
-    for document in ["ARCHITECTURE.md", "CONTRACT.md", "SECURITY.md"] {
+    for document in [
+        "ARCHITECTURE.md",
+        "CONTRACT.md",
+        "SECURITY.md",
+        "docs/kubernetes.md",
+    ] {
         let text = fs::read_to_string(repository().join(document)).expect("the document is there");
         // Every second piece is between backticks.
         for name in text.split('`').skip(1).step_by(2) {

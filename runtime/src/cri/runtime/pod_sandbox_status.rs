@@ -7,7 +7,6 @@ use proto_cri::v1 as cri;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    clock,
     cri::view,
     pod::{
         error::{Error, Result},
@@ -18,6 +17,11 @@ use crate::{
     },
 };
 
+/// With a time, kubelets with the feature gate EventedPLEG, seen with v1.37.2, take the statuses of
+/// the containers from this response and then know no container of the current sandbox: they run
+/// init containers again without end (kubernetes/kubernetes#133371). Without, they ask for each.
+const NO_TIME: i64 = 0;
+
 pub fn pod_sandbox_status(
     pods: &Registry,
     request: &cri::PodSandboxStatusRequest,
@@ -26,7 +30,6 @@ pub fn pod_sandbox_status(
         return Ok(of_held(pods, held));
     }
     let pod = pods.pod(&request.pod_sandbox_id)?;
-    let timestamp = clock::now_ns();
     let record = pod.cell.get();
     if record.phase == PodPhase::Creating {
         return Err(Error::no_sandbox(&request.pod_sandbox_id));
@@ -43,7 +46,7 @@ pub fn pod_sandbox_status(
             .iter()
             .map(|record| view::container_status(record))
             .collect(),
-        timestamp,
+        timestamp: NO_TIME,
     })
 }
 
@@ -54,7 +57,7 @@ fn of_held(pods: &Registry, held: &HeldPod) -> cri::PodSandboxStatusResponse {
         status: Some(view::held_pod_status(held)),
         info: BTreeMap::from([("info".to_owned(), json!({ "held": why }).to_string())]),
         containers_statuses: containers.iter().map(view::held_container_status).collect(),
-        timestamp: clock::now_ns(),
+        timestamp: NO_TIME,
     }
 }
 

@@ -1,0 +1,14 @@
+//go:build !v1.30
+
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func command() *cobra.Command {
+	return app.NewKubeletCommand(context.Background())
+}
