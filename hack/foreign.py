@@ -136,9 +136,14 @@ def critest(file, runtime, only):
     for number, (prefix, flags) in enumerate(runs if only == "." else runs[:1]):
         report = "%s/critest-%d.json" % (os.environ["FOREIGN_LOGS"], number)
         chosen = [] if only == "." else ["--ginkgo.focus=" + only]
-        with open(report.replace("json", "out"), "w") as out:
-            subprocess.run(["critest", *common, skip, *chosen, "--ginkgo.json-report=" + report, *flags], stdout=out, stderr=out,
-                           stdin=subprocess.DEVNULL, cwd=os.environ["FOREIGN_LOGS"], timeout=file["limit"])
+        command = ["timeout", str(file["limit"]), "critest", *common, skip, *chosen, "--ginkgo.json-report=" + report, *flags]
+        with open(report.replace("json", "out"), "w+") as out:
+            subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=os.environ["FOREIGN_LOGS"])
+            out.seek(0)
+            last = out.read().strip().splitlines()[-1:]
+        if not os.path.exists(report):
+            results.append(Result(prefix + "all", "failed", "no report; critest said last: %s" % last))
+            continue
         for spec in (spec for suite in json.load(open(report)) for spec in suite["SpecReports"] or []):
             name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]]).removeprefix("[k8s.io] ")
             state = {"passed": "passed", "skipped": "skipped", "pending": "skipped"}.get(spec["State"], "failed")
