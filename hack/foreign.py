@@ -142,7 +142,7 @@ def critest(file, runtime, only):
             out.seek(0)
             last = out.read().strip().splitlines()[-1:]
         if not os.path.exists(report):
-            results.append(Result(prefix + "all", "failed", "no report; critest said last: %s" % last))
+            results.append(Result(prefix + "all", "failed", "no report; the last line of critest: %s" % last))
             continue
         for spec in (spec for suite in json.load(open(report)) for spec in suite["SpecReports"] or []):
             name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]]).removeprefix("[k8s.io] ")

@@ -117,7 +117,7 @@ fn taken(answer: &Answer, ours: Result<(), String>) -> Result<bool, String> {
     }
 }
 
-/// An empty message says as much as none: Go sends `memory`, `cpu` and `rdt` always.
+/// An empty message equals none: Go sends `memory`, `cpu` and `rdt` always.
 fn tidy(resources: Option<LinuxResources>) -> Option<LinuxResources> {
     resources.map(|mut resources| {
         resources.memory = resources.memory.filter(|m| *m != LinuxMemory::default());
