@@ -41,12 +41,23 @@ impl Default for Layer {
 impl Layer {
     /// A raw entry: unsafe names stay as they are.
     #[must_use]
-    pub fn raw(mut self, kind: EntryType, name: &str, link: &str, mode: u32, data: &[u8]) -> Self {
+    pub fn raw(self, kind: EntryType, name: &str, link: &str, mode: u32, data: &[u8]) -> Self {
+        self.entry(kind, name, link, mode, 0, data)
+    }
+    fn entry(
+        mut self,
+        kind: EntryType,
+        name: &str,
+        link: &str,
+        mode: u32,
+        owner: u64,
+        data: &[u8],
+    ) -> Self {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(mode);
-        header.set_uid(0);
-        header.set_gid(0);
+        header.set_uid(owner);
+        header.set_gid(owner);
         header.set_mtime(0);
         header.set_size(data.len() as u64);
         let put = |field: &mut [u8], text: &str| {
@@ -63,6 +74,10 @@ impl Layer {
     #[must_use]
     pub fn dir(self, name: &str, mode: u32) -> Self {
         self.raw(EntryType::Directory, name, "", mode, b"")
+    }
+    #[must_use]
+    pub fn owned_dir(self, name: &str, mode: u32, owner: u64) -> Self {
+        self.entry(EntryType::Directory, name, "", mode, owner, b"")
     }
     #[must_use]
     pub fn file(self, name: &str, mode: u32, data: &[u8]) -> Self {

@@ -70,7 +70,7 @@ relays! {
         UpdatePodSandboxResourcesResponse {}
     }
     fn pod_sandbox_status(request: PodSandboxStatusRequest) -> PodSandboxStatusResponse {
-        pod_sandbox_status(&self.pods.registry, &request)?
+        pod_sandbox_status(&self.pods.registry, &*self.pods.node.machine, &request)?
     }
     fn list_pod_sandbox(request: ListPodSandboxRequest) -> ListPodSandboxResponse {
         ListPodSandboxResponse { items: list_pod_sandbox(&self.pods.registry, request.filter.as_ref()) }

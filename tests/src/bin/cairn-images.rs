@@ -2,8 +2,8 @@
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
-//! The system's busybox serves the specs of basic operations, idempotence and networking. A BUSYBOX
-//! (`hack/peers busybox`) with a C compiler and nginx serves all but an image with a public digest.
+//! The system's busybox serves `hack/contract`. A BUSYBOX (`hack/peers busybox`) with a C compiler and
+//! nginx serves critest, but for an image with a public digest, and containerd's integration tests.
 //!
 //! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
 //! DaemonSets.
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 const E2E: &str = "registry.k8s.io/e2e-test-images";
 const STAGING: &str = "gcr.io/k8s-staging-cri-tools";
+const CONTAINERD: &str = "ghcr.io/containerd";
 
 /// Debian's busybox has no pgrep: finds by process name, as the spec uses it.
 const PGREP: &str = "#!/bin/sh\n\
@@ -42,9 +43,17 @@ const GROUP: &str = "root:x:0:\n\
     default-user:x:1000:\n\
     group-defined-in-image:x:50000:default-user\n\
     nogroup:x:65534:\n";
+/// Accounts of the public busybox image that containerd's tests name.
+const BUSYBOX_PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
+    daemon:x:1:1:daemon:/usr/sbin:/bin/false\n\
+    nobody:x:65534:65534:nobody:/home:/bin/false\n";
+const BUSYBOX_GROUP: &str = "root:x:0:\ndaemon:x:1:\nwheel:x:10:root\nnobody:x:65534:\n";
 /// Prints whether a set-user-id bit was honored, in the format of the no_new_privs spec.
 const NNP: &str = "#include <stdio.h>\n#include <unistd.h>\n\
     int main(void) { printf(\"Effective uid: %d\\n\", geteuid()); return 0; }\n";
+/// Takes memory as `stress -m 1 --vm-bytes 100M --vm-hang 0 -t 30` does, whatever its arguments.
+const STRESS: &str = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+    int main(void) { size_t n = 104 << 20; char *p = malloc(n); memset(p, 1, n); sleep(30); return p[n / 2] - 1; }\n";
 const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
 
 fn main() -> ExitCode {
@@ -148,6 +157,7 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     for (name, port) in [
         (e2e("nginx:1.14-2"), 80),
         (staging("hostnet-nginx-amd64:latest"), 12003),
+        (format!("{CONTAINERD}/nginx:1.27.0"), 80),
     ] {
         let image = busybox()
             .layer(nginx_layer(&nginx, port)?)
@@ -172,7 +182,12 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     // One image with names of two registries.
     let pause = Layer::default().file("pause", 0o755, &compiled(PAUSE)?);
     add(
-        &["registry.k8s.io", "k8s.gcr.io"].map(|host| format!("{host}/pause:3.9")),
+        &[
+            "registry.k8s.io/pause:3.9",
+            "k8s.gcr.io/pause:3.9",
+            "registry.k8s.io/pause:3.10.2",
+        ]
+        .map(str::to_owned),
         Image::bare("pause")
             .layer(pause)
             .config("Cmd", json!(["/pause"])),
@@ -203,6 +218,58 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     ] {
         let image = busybox().layer(marker(name)).config("User", json!(user));
         add(&[staging(&format!("test-image-{name}:latest"))], image);
+    }
+    let stress = Layer::default().file("bin/stress", 0o755, &compiled(STRESS)?);
+    add(
+        &[e2e("resource-consumer:1.10")],
+        busybox()
+            .layer(stress)
+            .config("Cmd", json!(["sleep", "2147483647"])),
+    );
+    // By their Dockerfiles in containerd's integration/images, on busybox.
+    for (name, layer, volumes) in [
+        (
+            "busybox:1.36",
+            Layer::default()
+                .file("etc/passwd", 0o644, BUSYBOX_PASSWD.as_bytes())
+                .file("etc/group", 0o644, BUSYBOX_GROUP.as_bytes()),
+            json!({}),
+        ),
+        (
+            "alpine:3.14.0",
+            Layer::default()
+                .file("etc/os-release", 0o644, b"NAME=\"Alpine Linux\"\n")
+                .symlink("bin/sh", "/bin/busybox"),
+            json!({}),
+        ),
+        (
+            "volume-copy-up:2.2",
+            Layer::default()
+                .dir("test_dir", 0o755)
+                .file("test_dir/test_file", 0o644, b"test_content\n")
+                .dir("C:", 0o755)
+                .dir("C:/weird_test_dir", 0o755)
+                .file(
+                    "C:/weird_test_dir/weird_test_file",
+                    0o644,
+                    b"test_content\n",
+                )
+                .dir(":colon_prefixed", 0o755)
+                .file(
+                    ":colon_prefixed/colon_prefixed_file",
+                    0o644,
+                    b"test_content\n",
+                ),
+            json!({"/test_dir": {}, "C:/weird_test_dir": {}, "/:colon_prefixed": {}}),
+        ),
+        (
+            "volume-ownership:2.1",
+            Layer::default().owned_dir("test_dir", 0o755, 65534),
+            json!({"/test_dir": {}}),
+        ),
+    ] {
+        let image = busybox().layer(layer).config("Volumes", volumes);
+        add(&[format!("{CONTAINERD}/{name}")], image);
     }
     Ok(images)
 }

@@ -479,6 +479,8 @@ async fn the_version_and_the_status_are_what_a_kubelet_needs() {
     let config: serde_json::Value =
         serde_json::from_str(&status.info["config"]).expect("info.config is JSON");
     assert!(config["stateDir"].is_string());
+    assert!(config["cni"]["confDir"].is_string());
+    assert_eq!(config["maxContainerLogLineSize"], 16384);
     let driver = runtime
         .runtime_config(cri::RuntimeConfigRequest {})
         .await
@@ -504,9 +506,13 @@ async fn verbose_information_on_a_pod_has_containerds_form() {
         pod_sandbox_id: pod.id.clone(),
         verbose: true,
     };
-    let status = cri.client.runtime.clone().pod_sandbox_status(request).await;
-    let info = &status.expect("PodSandboxStatus").into_inner().info["info"];
-    let info: serde_json::Value = serde_json::from_str(info).expect("JSON");
+    let verbose = async || {
+        let request = request.clone();
+        let status = cri.client.runtime.clone().pod_sandbox_status(request).await;
+        let info = &status.expect("PodSandboxStatus").into_inner().info["info"];
+        serde_json::from_str::<serde_json::Value>(info).expect("JSON")
+    };
+    let info = verbose().await;
     let limit = |key: &str| info[key]["linux"]["memory_limit_in_bytes"].as_i64();
     assert_eq!(
         (limit("overhead"), limit("resources")),
@@ -516,5 +522,14 @@ async fn verbose_information_on_a_pod_has_containerds_form() {
     let interface = &info["cniResult"]["Interfaces"]["eth0"];
     assert_eq!(interface["IPConfigs"][0]["IP"], pod.ip().await, "{info}");
     assert!(info["cniResultRaw"]["ips"].is_array(), "{info}");
+    assert_eq!(info["netNamespaceClosed"], false, "{info}");
+    let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array();
+    let network = namespaces.and_then(|all| all.iter().find(|one| one["type"] == "network"));
+    let path = network
+        .and_then(|one| one["path"].as_str())
+        .expect("a path");
+    daemon.lines(&["umount", path]).await;
+    let info = verbose().await;
+    assert_eq!(info["netNamespaceClosed"], true, "{info}");
     pod.end().await;
 }

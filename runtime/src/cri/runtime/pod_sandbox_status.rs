@@ -11,6 +11,7 @@ use crate::{
     pod::{
         error::{Error, Result},
         held::HeldPod,
+        machine::Machine,
         record::PodPhase,
         registry::Registry,
         state::Pod,
@@ -24,6 +25,7 @@ const NO_TIME: i64 = 0;
 
 pub fn pod_sandbox_status(
     pods: &Registry,
+    machine: &dyn Machine,
     request: &cri::PodSandboxStatusRequest,
 ) -> Result<cri::PodSandboxStatusResponse> {
     if let Some(held) = pods.held().pod(&request.pod_sandbox_id) {
@@ -38,7 +40,7 @@ pub fn pod_sandbox_status(
     Ok(cri::PodSandboxStatusResponse {
         status: Some(view::pod_status(&record)),
         info: if request.verbose {
-            info(&pod)
+            info(&pod, machine)
         } else {
             BTreeMap::new()
         },
@@ -61,7 +63,7 @@ fn of_held(pods: &Registry, held: &HeldPod) -> cri::PodSandboxStatusResponse {
     }
 }
 
-fn info(pod: &Pod) -> BTreeMap<String, String> {
+fn info(pod: &Pod, machine: &dyn Machine) -> BTreeMap<String, String> {
     let record = pod.cell.get();
     let namespaces: Vec<_> = [
         ("network", &record.namespaces.net),
@@ -76,10 +78,13 @@ fn info(pod: &Pod) -> BTreeMap<String, String> {
     })
     .collect();
     let network = record.network.as_ref();
+    // Somebody else may have unmounted it.
+    let open = record.namespaces.net.as_ref();
+    let open = open.is_some_and(|path| machine.is_pinned(path.as_ref()));
     let info = json!({
         "pid": record.pause.as_ref().map_or(0, |pause| pause.pid),
         "processStatus": if record.phase == PodPhase::Ready { "running" } else { "stopped" },
-        "netNamespaceClosed": record.namespaces.net.is_none() && !record.host_network(),
+        "netNamespaceClosed": !record.host_network() && !open,
         "config": record.config,
         "runtimeHandler": record.runtime_handler,
         "runtimeSpec": { "linux": { "namespaces": namespaces, "cgroupsPath": record.cgroup_parent } },

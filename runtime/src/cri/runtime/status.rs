@@ -54,6 +54,13 @@ pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
 
 fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, String> {
     let node = &service.pods.node;
+    let cni = json!({
+        "confDir": node.config.network.cni_conf_dir,
+        "binDirs": node.config.network.cni_bin_dirs,
+        "bridge": node.config.network.bridge,
+        "subnet": node.config.network.subnet,
+        "nri": node.config.network.nri,
+    });
     let config = json!({
         "stateDir": node.config.state,
         "rootDir": node.config.root,
@@ -74,13 +81,9 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
             "problem": selinux.contexts.as_ref().err(),
         })),
         "nriSocket": node.config.nri.socket,
-    });
-    let cni = json!({
-        "confDir": node.config.network.cni_conf_dir,
-        "binDirs": node.config.network.cni_bin_dirs,
-        "bridge": node.config.network.bridge,
-        "subnet": node.config.network.subnet,
-        "nri": node.config.network.nri,
+        // By containerd's names: clients read them.
+        "cni": cni,
+        "maxContainerLogLineSize": node.config.container.max_log_line,
     });
     let pulls = node.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
