@@ -57,14 +57,14 @@ fn a_plugin_that_says_try_again_later_is_tried_again_with_a_del_between() {
                 .attach(attach)
                 .await
                 .expect("the third try succeeds");
-            let said = fs::read_to_string(dir.join("calls")).expect("was called");
-            let said: Vec<_> = said.lines().collect();
+            let printed = fs::read_to_string(dir.join("calls")).expect("was called");
+            let printed: Vec<_> = printed.lines().collect();
             // The DELs of the second plugin request a retry twice, too.
             let attempt = ["ADD", "second-ADD"];
             let undo = ["second-DEL", "second-DEL", "second-DEL", "DEL"];
             let short = ["second-DEL", "DEL"];
             let expected = [&attempt[..], &undo, &attempt, &short, &attempt].concat();
-            assert_eq!(said, expected);
+            assert_eq!(printed, expected);
             network.detach("one").await.expect("detaches");
         },
     );

@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..Default::default()
         };
         match nri.run_pod_sandbox(pod.clone()).await {
-            Ok(told) => println!("pod{n}: {} plugins agree", told.deliveries.len()),
+            Ok(reported) => println!("pod{n}: {} plugins agree", reported.deliveries.len()),
             Err(refused) => println!("pod{n}: {refused}"),
         }
         nri.stop_pod_sandbox(pod.clone()).await;

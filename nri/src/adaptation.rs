@@ -12,7 +12,7 @@ use crate::{
     join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
     observe::{Delivery, Kind, PluginEvent, PluginInfo, PluginName},
-    operation::{self, Created, Ran, Refused, Stopped, Told, Updated},
+    operation::{self, Created, Notified, Ran, Refused, Stopped, Updated},
     owners::PluginId,
     plugin::Session,
     rejections::Rejection,
@@ -60,18 +60,18 @@ pub struct Adaptation {
 }
 
 /// Events that plugins cannot reject.
-macro_rules! tell {
+macro_rules! reply {
     ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) by $request:ident;)*) => {
         $($(#[$doc])*
-        pub async fn $name(&self, $($field: $arg),*) -> Told {
-            never_refused(self.told($request { $($field: Some($field)),* }).await)
+        pub async fn $name(&self, $($field: $arg),*) -> Notified {
+            never_refused(self.notified($request { $($field: Some($field)),* }).await)
         })*
     };
 }
 
 /// `policy.rs` lets no outcome abort a teardown or a notification; the type cannot express that.
-fn never_refused(told: Result<Told, Refused>) -> Told {
-    told.unwrap_or_else(|refused| Told {
+fn never_refused(notified: Result<Notified, Refused>) -> Notified {
+    notified.unwrap_or_else(|refused| Notified {
         deliveries: refused.deliveries,
         failed: None,
     })
@@ -109,7 +109,7 @@ impl Adaptation {
         }
     }
 
-    async fn told<R: HookRequest>(&self, request: R) -> Result<Told, Refused> {
+    async fn notified<R: HookRequest>(&self, request: R) -> Result<Notified, Refused> {
         let mut step = operation::Plain(request);
         dispatch(&self.shared, &mut step).await
     }
@@ -127,7 +127,7 @@ impl Adaptation {
         })
     }
 
-    tell! {
+    reply! {
         /// The pod's resources have changed.
         post_update_pod_sandbox(pod: PodSandbox) by PostUpdatePodSandboxRequest;
         /// All containers are stopped; teardown has not begun (NRI-1130…1134).
@@ -149,9 +149,10 @@ impl Adaptation {
         &self,
         pod: PodSandbox,
         container: Container,
-    ) -> Result<Told, Refused> {
+    ) -> Result<Notified, Refused> {
         let (pod, container) = (Some(pod), Some(container));
-        self.told(StartContainerRequest { pod, container }).await
+        self.notified(StartContainerRequest { pod, container })
+            .await
     }
 
     /// The pod's resources are about to change.
@@ -160,8 +161,8 @@ impl Adaptation {
         pod: PodSandbox,
         overhead: LinuxResources,
         resources: LinuxResources,
-    ) -> Result<Told, Refused> {
-        self.told(UpdatePodSandboxRequest {
+    ) -> Result<Notified, Refused> {
+        self.notified(UpdatePodSandboxRequest {
             pod: Some(pod),
             overhead_linux_resources: Some(overhead),
             linux_resources: Some(resources),
@@ -232,11 +233,11 @@ impl Adaptation {
             },
             merge: StopMerge::new(),
         };
-        let told = never_refused(dispatch(&self.shared, &mut step).await);
+        let notified = never_refused(dispatch(&self.shared, &mut step).await);
         Stopped {
             merged: step.merge.finish(),
-            deliveries: told.deliveries,
-            failed: told.failed,
+            deliveries: notified.deliveries,
+            failed: notified.failed,
         }
     }
 
@@ -248,8 +249,8 @@ impl Adaptation {
 
     /// Logs that an update or an eviction which this plugin requested in an answer failed, and
     /// counts it as an error of the plugin. `merged.askers` names the plugin.
-    pub fn wish_failed(&self, plugin: &PluginId, what: &str) {
-        self.shared.notices.wish_failed(plugin, what);
+    pub fn request_failed(&self, plugin: &PluginId, what: &str) {
+        self.shared.notices.request_failed(plugin, what);
     }
 
     /// The time limits of plugin calls.

@@ -393,9 +393,9 @@ async fn undo<R: HookRequest>(shared: &Shared, session: &Session, request: &R) {
     };
     let remove = RemoveContainerRequest { pod, container };
     if session.events().has(Event::StopContainer) {
-        let _ = session.tell_again(&stop, limit).await;
+        let _ = session.notify_again(&stop, limit).await;
     }
     if session.events().has(Event::RemoveContainer) {
-        let _ = session.tell_again(&remove, limit).await;
+        let _ = session.notify_again(&remove, limit).await;
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     call::{Held, ask},
     closing::CloseReason,
     kept,
-    operation::{AnswerContents, Operation, Refused, Told},
+    operation::{AnswerContents, Notified, Operation, Refused},
     owners::PluginId,
     plugin::Session,
     policy::{self, Class, Flow, Outcome},
@@ -28,36 +28,52 @@ use crate::{
 pub(crate) async fn dispatch<S: Operation>(
     shared: &Arc<Shared>,
     step: &mut S,
-) -> Result<Told, Refused> {
+) -> Result<Notified, Refused> {
     // On the heap, once per event: the stack of a caller is deep already, and to move it for each
     // plugin costs a tenth of a call.
     Box::pin(deliver_to_all(shared, step)).await
 }
 
-async fn deliver_to_all<S: Operation>(shared: &Arc<Shared>, step: &mut S) -> Result<Told, Refused> {
+async fn deliver_to_all<S: Operation>(
+    shared: &Arc<Shared>,
+    step: &mut S,
+) -> Result<Notified, Refused> {
     let event = S::Request::EVENT;
     let exempt = shared.settings.is_exempt(step.request());
     let deadline = shared.timeouts().deadline_of(event);
-    let mut told = Told::default();
+    let mut notified = Notified::default();
     if policy::needs_required(event) {
         // No plugin is called for an operation that is bound to fail.
         wait_for_required(shared, event, deadline).await;
         let slots = shared.roster.slots();
         let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
-        absent(shared, step.request(), exempt, there, &mut told)?;
+        absent(shared, step.request(), exempt, there, &mut notified)?;
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut dispatch = shared.roster.begin_dispatch(event, pod, container);
     while let Some(slot) = dispatch.next() {
-        let flow = visit(shared, &dispatch, &slot, step, exempt, deadline, &mut told).await;
+        let flow = visit(
+            shared,
+            &dispatch,
+            &slot,
+            step,
+            exempt,
+            deadline,
+            &mut notified,
+        )
+        .await;
         if let Flow::Abort(reason) = flow {
-            return Err(told.refused(event, reason));
+            return Err(notified.refused(event, reason));
         }
     }
-    let visited: Vec<_> = told.deliveries.iter().map(|d| d.plugin.clone()).collect();
+    let visited: Vec<_> = notified
+        .deliveries
+        .iter()
+        .map(|d| d.plugin.clone())
+        .collect();
     let there = |id: &PluginId| visited.contains(id);
-    absent(shared, step.request(), exempt, there, &mut told)?;
-    Ok(told)
+    absent(shared, step.request(), exempt, there, &mut notified)?;
+    Ok(notified)
 }
 
 /// Waits for a required plugin that has connected and waits for its cut. Not in the turn, because
@@ -74,7 +90,7 @@ async fn wait_for_required(shared: &Shared, event: Event, deadline: Option<Insta
     shared.roster.cut_in(&required, deadline).await;
 }
 
-impl Told {
+impl Notified {
     pub(crate) fn refused(&mut self, event: Event, reason: String) -> Refused {
         Refused {
             event,
@@ -90,7 +106,7 @@ pub(crate) fn absent<R: HookRequest>(
     request: &R,
     exempt: bool,
     there: impl Fn(&PluginId) -> bool,
-    told: &mut Told,
+    notified: &mut Notified,
 ) -> Result<(), Refused> {
     let named = shared.settings.plugins.iter();
     for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
@@ -98,9 +114,17 @@ pub(crate) fn absent<R: HookRequest>(
             continue;
         }
         let (who, carried) = (Who::absent(id), Carried::default());
-        let flow = conclude(shared, who, request, Outcome::Absent, carried, exempt, told);
+        let flow = conclude(
+            shared,
+            who,
+            request,
+            Outcome::Absent,
+            carried,
+            exempt,
+            notified,
+        );
         if let Flow::Abort(reason) = flow {
-            return Err(told.refused(R::EVENT, reason));
+            return Err(notified.refused(R::EVENT, reason));
         }
     }
     Ok(())
@@ -114,23 +138,31 @@ async fn visit<S: Operation>(
     step: &mut S,
     exempt: bool,
     deadline: Option<Instant>,
-    told: &mut Told,
+    notified: &mut Notified,
 ) -> Flow {
     let event = S::Request::EVENT;
     if slot.session().is_some() && !slot.events().has(event) {
-        return not_subscribed(shared, slot, step.request(), told);
+        return not_subscribed(shared, slot, step.request(), notified);
     }
     if let Some(session) = slot.joining() {
         if needs_no_answer(event) {
             dispatch.leaves(slot);
-            send_later(shared, slot, &session, step.request().clone(), told);
+            send_later(shared, slot, &session, step.request().clone(), notified);
             return Flow::Proceed;
         }
         // The caller waited for it before it took the turn.
         if (holds_turn(event) || !session.is_waited_for()) && pass_by(shared, slot, &session) {
             let (who, carried) = (Who::absent(&slot.id), Carried::default());
             let outcome = Outcome::Joining;
-            return conclude(shared, who, step.request(), outcome, carried, exempt, told);
+            return conclude(
+                shared,
+                who,
+                step.request(),
+                outcome,
+                carried,
+                exempt,
+                notified,
+            );
         }
     }
     let Some(lane) = until(deadline, slot.take_place().wait()).await else {
@@ -138,14 +170,22 @@ async fn visit<S: Operation>(
         // busy.
         let (who, carried) = (Who::absent(&slot.id), Carried::default());
         let outcome = Outcome::Cancelled;
-        return conclude(shared, who, step.request(), outcome, carried, true, told);
+        return conclude(
+            shared,
+            who,
+            step.request(),
+            outcome,
+            carried,
+            true,
+            notified,
+        );
     };
     let mut lane = Held::from(lane);
     let mut session = dispatch.asks(slot, event);
     if let Some(session) = &session
         && (!session.events().has(event) || is_undone_at(session, step.request()))
     {
-        return not_subscribed(shared, slot, step.request(), told);
+        return not_subscribed(shared, slot, step.request(), notified);
     }
     if let Some(must_run) = session.as_ref().filter(|s| s.settings.policy.must_run) {
         Box::pin(kept::send_before(
@@ -196,7 +236,15 @@ async fn visit<S: Operation>(
         took: begun.elapsed(),
         contents,
     };
-    conclude(shared, who, step.request(), outcome, carried, exempt, told)
+    conclude(
+        shared,
+        who,
+        step.request(),
+        outcome,
+        carried,
+        exempt,
+        notified,
+    )
 }
 
 /// Whether the event concerns a container whose creation the plugin undoes. While its answer is
@@ -223,7 +271,7 @@ fn not_subscribed<R: HookRequest>(
     shared: &Shared,
     slot: &Slot,
     request: &R,
-    told: &mut Told,
+    notified: &mut Notified,
 ) -> Flow {
     if R::EVENT == Event::RemoveContainer
         && let Some(session) = slot.session()
@@ -237,7 +285,7 @@ fn not_subscribed<R: HookRequest>(
         Carried::default(),
     );
     shared.notices.delivered(&skipped);
-    told.deliveries.push(skipped);
+    notified.deliveries.push(skipped);
     Flow::Proceed
 }
 
@@ -276,7 +324,7 @@ fn send_later<R: HookRequest>(
     slot: &Arc<Slot>,
     session: &Arc<Session>,
     request: R,
-    told: &mut Told,
+    notified: &mut Notified,
 ) {
     let Some(queued) = slot.queue() else {
         let reason = CloseReason::SynchronizeFailed.because("too many events waited for it");
@@ -285,20 +333,28 @@ fn send_later<R: HookRequest>(
     };
     let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());
     shared.notices.delivered(&waits);
-    told.deliveries.push(waits);
+    notified.deliveries.push(waits);
     let place = slot.take_place();
     let (shared, slot) = (shared.clone(), slot.clone());
     rt::spawn(async move {
         let _queued = queued;
-        let told = &mut Told::default();
+        let notified = &mut Notified::default();
         let mut lane = Held::from(place.wait().await);
         let Some(session) = slot.active() else {
             let (who, carried) = (Who::absent(&slot.id), Carried::default());
-            conclude(&shared, who, &request, Outcome::Absent, carried, true, told);
+            conclude(
+                &shared,
+                who,
+                &request,
+                Outcome::Absent,
+                carried,
+                true,
+                notified,
+            );
             return;
         };
-        if !session.hears(&request) {
-            not_subscribed(&shared, &slot, &request, told);
+        if !session.selects(&request) {
+            not_subscribed(&shared, &slot, &request, notified);
             return;
         }
         if session.settings.policy.must_run {
@@ -324,6 +380,6 @@ fn send_later<R: HookRequest>(
             took: begun.elapsed(),
             contents,
         };
-        conclude(&shared, who, &request, outcome, carried, true, told);
+        conclude(&shared, who, &request, outcome, carried, true, notified);
     });
 }

@@ -165,13 +165,13 @@ mod tests {
             (is(own.uid, &dir.path().join("gone")), Some("No such file")),
         ] {
             let checked = checked(&own, rule).await;
-            let said = checked
+            let answers = checked
                 .as_ref()
                 .err()
                 .map(String::as_str)
                 .unwrap_or_default();
-            assert!(said.contains(why.unwrap_or_default()), "{said}");
-            assert_eq!(checked.is_ok(), why.is_none(), "{said}");
+            assert!(answers.contains(why.unwrap_or_default()), "{answers}");
+            assert_eq!(checked.is_ok(), why.is_none(), "{answers}");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     backlog::{About, Kept},
     call::{Held, ask},
-    operation::{AnswerContents, Told},
+    operation::{AnswerContents, Notified},
     plugin::Session,
     roster::Slot,
     rt,
@@ -94,7 +94,7 @@ async fn send<R: HookRequest>(
     session: &Arc<Session>,
     request: &R,
 ) {
-    if !session.hears(request) {
+    if !session.selects(request) {
         return shared.backlog.answered(&session.id, &About::of(request));
     }
     let begun = Instant::now();
@@ -111,6 +111,14 @@ async fn send<R: HookRequest>(
         took: begun.elapsed(),
         contents,
     };
-    let told = &mut Told::default();
-    conclude(shared, who, request, called.outcome, carried, true, told);
+    let notified = &mut Notified::default();
+    conclude(
+        shared,
+        who,
+        request,
+        called.outcome,
+        carried,
+        true,
+        notified,
+    );
 }

@@ -145,7 +145,6 @@ mod dispatch;
 mod establish;
 mod failed_joins;
 mod fields;
-mod gone;
 mod identity;
 #[doc(hidden)]
 pub mod internals;
@@ -173,6 +172,7 @@ pub mod policy;
 pub mod read;
 mod register;
 mod rejections;
+mod removed;
 mod roster;
 mod rt;
 mod seats;
@@ -226,7 +226,7 @@ pub use identity::PeerRule;
 pub use launch::StartError;
 pub use mask::EventMask;
 pub use observe::{Delivery, Kind, Observer, PluginEvent, PluginInfo, PluginName, PluginState};
-pub use operation::{Created, Ran, Refused, Stopped, Told, Updated};
+pub use operation::{Created, Notified, Ran, Refused, Stopped, Updated};
 pub use owners::PluginId;
 #[cfg(feature = "stub")]
 pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};

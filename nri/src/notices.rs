@@ -90,7 +90,7 @@ impl Notices {
     }
 
     /// A request of a plugin failed: an error of that plugin, though it answered.
-    pub(crate) fn wish_failed(&self, plugin: &PluginId, what: &str) {
+    pub(crate) fn request_failed(&self, plugin: &PluginId, what: &str) {
         tracing::warn!(%plugin, "{what}");
         for session in self.sessions_of(plugin) {
             session.stats.blame(what);
@@ -110,7 +110,7 @@ impl Notices {
         let id = one_line(&update.container_id);
         let what = format!("update of container {id} by {} failed: {why}", by.call);
         for plugin in by.of_update(&update.container_id) {
-            self.wish_failed(plugin, &what);
+            self.request_failed(plugin, &what);
         }
     }
 

@@ -100,7 +100,7 @@ pub enum PluginEvent {
     },
     /// An eviction that it requested by itself failed. For updates see
     /// [`Observer::update_rejected`].
-    WishFailed {
+    RequestFailed {
         #[serde(rename = "target")]
         container: String,
         why: String,
@@ -222,7 +222,7 @@ pub enum PluginState {
     /// Required or must-run, and absent.
     Absent,
     /// One of the last closed plugins; `last_error` has the reason.
-    Gone,
+    Ended,
 }
 
 /// One plugin as [`Adaptation::plugins`](crate::Adaptation::plugins) reports it.

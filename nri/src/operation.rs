@@ -41,7 +41,7 @@ pub struct Refused {
 
 /// Result of an event without answers.
 #[derive(Debug, Clone, Default)]
-pub struct Told {
+pub struct Notified {
     /// In call order.
     pub deliveries: Vec<Delivery>,
     /// Every plugin was notified and nothing was stopped, but a plugin with `fail_request` did not
@@ -83,7 +83,7 @@ pub struct Stopped {
     /// Updates of other containers.
     pub merged: MergedStop,
     pub deliveries: Vec<Delivery>,
-    /// As [`Told::failed`].
+    /// As [`Notified::failed`].
     pub failed: Option<String>,
 }
 

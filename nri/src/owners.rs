@@ -96,7 +96,7 @@ pub fn removal(key: &str) -> Option<&str> {
 
 /// Two plugins set the same field (NRI-503). `later` is the one whose answer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("plugin {later} sets {}, {}", self.what(), self.deed())]
+#[error("plugin {later} sets {}, {}", self.what(), self.effect())]
 pub struct Conflict {
     pub later: PluginId,
     pub earlier: PluginId,
@@ -110,7 +110,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    fn deed(&self) -> String {
+    fn effect(&self) -> String {
         match (self.removed, self.later == self.earlier) {
             (true, _) => format!("already removed by plugin {}", self.earlier),
             (false, true) => "already set by itself".to_owned(),

@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// Whether it gets this event.
-    pub(crate) fn hears<R: HookRequest>(&self, request: &R) -> bool {
+    pub(crate) fn selects<R: HookRequest>(&self, request: &R) -> bool {
         self.events().has(R::EVENT) && !self.is_left_out(request)
     }
 
@@ -185,7 +185,7 @@ impl Session {
     }
 
     /// Sends it an event that it has missed.
-    pub(crate) async fn tell_again<R: HookRequest>(
+    pub(crate) async fn notify_again<R: HookRequest>(
         &self,
         request: &R,
         limit: Duration,

@@ -13,13 +13,13 @@ use crate::{
 
 impl Shared {
     /// Records a closed plugin and the reason, for [`Shared::plugins`].
-    pub(crate) fn remember_gone(&self, session: &Session, reason: &str) {
-        let mut info = self.info_of(session, PluginState::Gone);
+    pub(crate) fn remember_removed(&self, session: &Session, reason: &str) {
+        let mut info = self.info_of(session, PluginState::Ended);
         info.last_error = Some(reason.to_owned());
-        self.gone.remember(info, session.stats.clone());
+        self.removed.remember(info, session.stats.clone());
     }
 
-    /// As [`Shared::remember_gone`], of a plugin that was rejected before it was configured.
+    /// As [`Shared::remember_removed`], of a plugin that was rejected before it was configured.
     pub(crate) fn remember_failed(
         &self,
         id: &PluginId,
@@ -28,11 +28,11 @@ impl Shared {
         reason: &str,
     ) {
         let mut info = self.absent(id);
-        info.state = PluginState::Gone;
+        info.state = PluginState::Ended;
         info.kind = Some(kind);
         info.pid = pid;
         info.last_error = Some(reason.to_owned());
-        self.gone.remember(info, Arc::default());
+        self.removed.remember(info, Arc::default());
     }
 
     /// See [`Metrics::render`](crate::metrics::Metrics::render).
@@ -48,7 +48,7 @@ impl Shared {
             all.push(match slot.occupant() {
                 Occupant::Joining(session) => self.info_of(&session, PluginState::Joining),
                 Occupant::Active(session) => self.info_of(&session, PluginState::Active),
-                Occupant::Gone => continue,
+                Occupant::Removed => continue,
             });
         }
         for session in self.seats.shadows() {
@@ -60,7 +60,7 @@ impl Shared {
                 all.push(self.absent(id));
             }
         }
-        self.gone.add_to(&mut all);
+        self.removed.add_to(&mut all);
         all
     }
 

@@ -189,14 +189,14 @@ impl Default for PluginPolicy {
 
 impl PluginPolicy {
     /// Adds the plugin's own failure policy, where the runtime's settings are empty.
-    pub(crate) fn declared(self, wish: Option<&FailurePolicy>) -> Self {
-        let Some(wish) = wish else {
+    pub(crate) fn declared(self, requested: Option<&FailurePolicy>) -> Self {
+        let Some(requested) = requested else {
             return self;
         };
-        let keep = wish.keep_connected.then_some(OnTimeout::Keep);
+        let keep = requested.keep_connected.then_some(OnTimeout::Keep);
         Self {
             on_timeout: self.on_timeout.or(keep),
-            fail_request: self.fail_request.or(Some(wish.fail_request)),
+            fail_request: self.fail_request.or(Some(requested.fail_request)),
             ..self
         }
     }
@@ -440,26 +440,26 @@ mod tests {
 
     #[test]
     fn what_a_plugin_declares_counts_where_the_settings_say_nothing() {
-        let wish = |keep_connected, fail_request| FailurePolicy {
+        let requested = |keep_connected, fail_request| FailurePolicy {
             keep_connected,
             fail_request,
         };
-        let told = |policy: PluginPolicy, wish: Option<&FailurePolicy>| {
-            let policy = policy.declared(wish);
+        let notified = |policy: PluginPolicy, requested: Option<&FailurePolicy>| {
+            let policy = policy.declared(requested);
             (policy.on_timeout(), policy.fails_request())
         };
         let silent = PluginPolicy::default;
-        assert_eq!(told(silent(), None), (OnTimeout::Close, false));
+        assert_eq!(notified(silent(), None), (OnTimeout::Close, false));
         assert_eq!(
-            told(silent(), Some(&wish(false, false))),
+            notified(silent(), Some(&requested(false, false))),
             (OnTimeout::Close, false)
         );
         assert_eq!(
-            told(silent(), Some(&wish(true, false))),
+            notified(silent(), Some(&requested(true, false))),
             (OnTimeout::Keep, false)
         );
         assert_eq!(
-            told(silent(), Some(&wish(false, true))),
+            notified(silent(), Some(&requested(false, true))),
             (OnTimeout::Close, true)
         );
         let set = PluginPolicy {
@@ -467,7 +467,10 @@ mod tests {
             fail_request: Some(false),
             ..silent()
         };
-        assert_eq!(told(set, Some(&wish(true, true))), (OnTimeout::Skip, false));
+        assert_eq!(
+            notified(set, Some(&requested(true, true))),
+            (OnTimeout::Skip, false)
+        );
         let names = [OnTimeout::Close, OnTimeout::Skip, OnTimeout::Keep].map(OnTimeout::as_str);
         assert_eq!(names, ["close", "skip", "keep"]);
     }

@@ -111,8 +111,8 @@ impl<'a> Limits<'a> {
             cpu_shares: cpu.and_then(|c| Some(c.shares.as_ref()?.value)),
             cpu_quota: cpu.and_then(|c| Some(c.quota.as_ref()?.value)),
             cpu_period: cpu.and_then(|c| Some(c.period.as_ref()?.value)),
-            cpus: cpu.and_then(|c| said(&c.cpus)),
-            mems: cpu.and_then(|c| said(&c.mems)),
+            cpus: cpu.and_then(|c| answers(&c.cpus)),
+            mems: cpu.and_then(|c| answers(&c.mems)),
             pids: resources.pids.as_ref().map(|pids| pids.limit),
             rdt_class: resources.rdt_class.as_ref().map(|c| c.value.as_str()),
             blockio_class: resources.blockio_class.as_ref().map(|c| c.value.as_str()),
@@ -121,13 +121,13 @@ impl<'a> Limits<'a> {
 }
 
 /// `None` for an empty text.
-fn said(text: &str) -> Option<&str> {
+fn answers(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
 fn path_of<'a>(namespaces: Option<&'a Vec<LinuxNamespace>>, kind: &str) -> Option<&'a str> {
     let mut all = namespaces?.iter();
-    said(&all.find(|namespace| namespace.r#type == kind)?.path)
+    answers(&all.find(|namespace| namespace.r#type == kind)?.path)
 }
 
 impl ReadPod for PodSandbox {
@@ -153,7 +153,7 @@ impl ReadPod for PodSandbox {
 
     fn cgroup(&self) -> Option<&str> {
         let linux = self.linux.as_ref()?;
-        said(&linux.cgroups_path).or_else(|| said(&linux.cgroup_parent))
+        answers(&linux.cgroups_path).or_else(|| answers(&linux.cgroup_parent))
     }
 
     fn limits(&self) -> Limits<'_> {
@@ -189,7 +189,7 @@ impl ReadContainer for Container {
     }
 
     fn cgroup(&self) -> Option<&str> {
-        said(&self.linux.as_ref()?.cgroups_path)
+        answers(&self.linux.as_ref()?.cgroups_path)
     }
 
     fn limits(&self) -> Limits<'_> {

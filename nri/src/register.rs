@@ -224,9 +224,9 @@ impl Shared {
                 });
                 let container = one_line(&container);
                 let why = format!("eviction of container {container} failed: {why}");
-                self.notices.wish_failed(plugin, &why);
+                self.notices.request_failed(plugin, &why);
                 self.notices
-                    .report_of(plugin, &PluginEvent::WishFailed { container, why });
+                    .report_of(plugin, &PluginEvent::RequestFailed { container, why });
             }
         }
         let event = PluginEvent::Unsolicited {

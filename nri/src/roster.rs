@@ -246,10 +246,10 @@ impl Roster {
             if !here {
                 return true;
             }
-            let heir = slot.heir.lock().clone();
-            let heir = heir.filter(|heir| !Arc::ptr_eq(heir, session));
-            let stays = heir.is_some();
-            *occupant = heir.map_or(Occupant::Gone, Occupant::Joining);
+            let successor = slot.successor.lock().clone();
+            let successor = successor.filter(|successor| !Arc::ptr_eq(successor, session));
+            let stays = successor.is_some();
+            *occupant = successor.map_or(Occupant::Removed, Occupant::Joining);
             stays
         });
     }
@@ -362,14 +362,14 @@ impl Joining {
     pub(crate) fn complete(mut self) -> Result<Option<Arc<Session>>, NotJoined> {
         {
             let _state = self.roster.state.lock();
-            if matches!(self.slot.occupant(), Occupant::Gone) {
+            if matches!(self.slot.occupant(), Occupant::Removed) {
                 return Err(NotJoined::Removed);
             }
             if self.session.was_passed_by() {
                 return Err(NotJoined::PassedBy);
             }
             self.slot.occupy(Occupant::Active(self.session.clone()));
-            *self.slot.heir.lock() = None;
+            *self.slot.successor.lock() = None;
         }
         self.lane = None;
         self.roster.finished.notify_waiters();
@@ -395,7 +395,7 @@ impl From<NotJoined> for Closing {
 impl Drop for Joining {
     fn drop(&mut self) {
         if self.lane.is_some() {
-            *self.slot.heir.lock() = None;
+            *self.slot.successor.lock() = None;
             // The slot was its own, or was left to it by the instance it was to replace.
             self.roster.leave(&self.session);
             self.roster.finished.notify_waiters();

@@ -14,11 +14,11 @@ use crate::{
     backlog::Backlog,
     closing::{CloseReason, Closing},
     failed_joins::FailedJoins,
-    gone::GonePlugins,
     notices::Notices,
     observe::{Observer, PluginEvent},
     owners::PluginId,
     plugin::Session,
+    removed::RemovedPlugins,
     roster::Roster,
     seats::{MAX_SHADOWS, Seats},
     settings::{Settings, Timeouts},
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Admission,
     pub(crate) backlog: Backlog,
     pub(crate) failed_joins: FailedJoins,
-    pub(crate) gone: GonePlugins,
+    pub(crate) removed: RemovedPlugins,
     pub(crate) turn: Arc<AsyncMutex<()>>,
     /// Read by `block_plugin_sync()`, written by those that join.
     pub(crate) joins: Arc<AsyncRwLock<()>>,
@@ -76,7 +76,7 @@ impl Shared {
             admission: Admission::default(),
             backlog: Backlog::default(),
             failed_joins: FailedJoins::default(),
-            gone: GonePlugins::default(),
+            removed: RemovedPlugins::default(),
             turn: Arc::default(),
             joins: Arc::default(),
             source,
@@ -104,7 +104,7 @@ impl Shared {
         self.seats.remove_shadow(session);
         if first {
             let reason = reason.to_string();
-            self.remember_gone(session, &reason);
+            self.remember_removed(session, &reason);
             self.notices.count_changed();
             let closed = PluginEvent::Closed { reason };
             self.notices.report(&session.name(), &closed);

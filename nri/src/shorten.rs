@@ -241,8 +241,8 @@ mod tests {
             let after = pod.encoded_len() + container.encoded_len();
             prop_assert!(after + excess <= before || after < 50);
             prop_assert_eq!(of.is_empty(), after == before);
-            let said: usize = of.iter().map(|of| KEY.len() + of.to_string().len() + 64 + 16).sum();
-            prop_assert!(said < NAMES);
+            let answers: usize = of.iter().map(|of| KEY.len() + of.to_string().len() + 64 + 16).sum();
+            prop_assert!(answers < NAMES);
             prop_assert_eq!((pod.id.as_str(), container.id.as_str()), ("p", "c"));
             prop_assert_eq!((container.pid, container.exit_code), (7, 8));
         }

@@ -13,7 +13,7 @@ use crate::{
     dispatch::{absent, pass_by, until},
     merge::MergedCreate,
     observe::Delivery,
-    operation::{Refused, Told},
+    operation::{Notified, Refused},
     owners::PluginId,
     policy::{Flow, Outcome},
     roster::Slot,
@@ -62,11 +62,11 @@ pub(crate) async fn validate(
     }
     let request = Arc::new(validate::request(merged, &parts));
     let exempt = shared.settings.is_exempt(&*request);
-    let mut told = Told {
+    let mut notified = Notified {
         deliveries: std::mem::take(deliveries),
         failed: None,
     };
-    absent(shared, &*request, exempt, there, &mut told)?;
+    absent(shared, &*request, exempt, there, &mut notified)?;
     let asked: Vec<_> = validators
         .into_iter()
         .map(|(slot, was_in)| {
@@ -85,15 +85,15 @@ pub(crate) async fn validate(
     for (slot, one) in asked {
         match one.await {
             Ok((answer, more)) => {
-                told.deliveries.extend(more);
+                notified.deliveries.extend(more);
                 answers.extend(answer);
             }
             Err(e) => answers.push((slot.id.clone(), Err(format!("asking it failed: {e}")))),
         }
     }
     validate::verdict(answers)
-        .map_err(|rejected| told.refused(Event::CreateContainer, rejected.to_string()))?;
-    *deliveries = told.deliveries;
+        .map_err(|rejected| notified.refused(Event::CreateContainer, rejected.to_string()))?;
+    *deliveries = notified.deliveries;
     Ok(())
 }
 
@@ -142,8 +142,16 @@ async fn ask_validator(
         took: begun.elapsed(),
         ..Carried::default()
     };
-    let mut told = Told::default();
-    let flow = conclude(&shared, who, &*request, outcome, carried, exempt, &mut told);
+    let mut notified = Notified::default();
+    let flow = conclude(
+        &shared,
+        who,
+        &*request,
+        outcome,
+        carried,
+        exempt,
+        &mut notified,
+    );
     let answer = match (reply, flow) {
         (Some(mut reply), _) => {
             reply.reason = one_line(&reply.reason);
@@ -152,5 +160,5 @@ async fn ask_validator(
         (None, Flow::Abort(reason)) => Some(Err(reason)),
         (None, Flow::Proceed) => None,
     };
-    (answer.map(|a| (slot.id.clone(), a)), told.deliveries)
+    (answer.map(|a| (slot.id.clone(), a)), notified.deliveries)
 }

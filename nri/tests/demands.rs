@@ -218,7 +218,7 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     );
     assert!(place.seen.saw("10-a", |e| matches!(
         e,
-        PluginEvent::WishFailed { container, .. } if container == "bad"
+        PluginEvent::RequestFailed { container, .. } if container == "bad"
     )));
 }
 

@@ -21,8 +21,8 @@ use nri::{
 };
 
 /// The plugins' timeout. It is short for a hanging plugin, which uses it up a hundred times.
-fn limit(misdeed: &str) -> Duration {
-    let seconds = if misdeed == "hang" { 2 } else { 10 };
+fn limit(attack: &str) -> Duration {
+    let seconds = if attack == "hang" { 2 } else { 10 };
     Duration::from_secs(seconds) * common::patience()
 }
 
@@ -36,7 +36,7 @@ struct Came {
     /// The request's error; empty on success.
     error: String,
     /// The later plugin got the event.
-    later_told: bool,
+    later_reported: bool,
     /// The failed plugin got the next event.
     kept: bool,
 }
@@ -54,7 +54,7 @@ impl Side {
         match self {
             Self::Go(go) => {
                 let line = format!("event {event} {id}");
-                go.tell(&line);
+                go.report(&line);
                 let answer = go.says(&format!("{line} ")).await;
                 let error = answer[line.len()..].trim();
                 if error == "<nil>" { "" } else { error }.to_owned()
@@ -78,24 +78,24 @@ impl Side {
 }
 
 /// Makes `10-failing` fail the event in this way, with a plugin after it, on one of the two sides.
-async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Came> {
+async fn run(ours: bool, event: &str, policy: &str, attack: &str) -> Option<Came> {
     let place = Place::new();
     let mut side = if ours {
         Side::Ours(
             place
                 .builder()
-                .request_timeout(limit(misdeed))
+                .request_timeout(limit(attack))
                 .start()
                 .await
                 .unwrap(),
         )
     } else {
-        let limit = format!("{}ms", limit(misdeed).as_millis());
+        let limit = format!("{}ms", limit(attack).as_millis());
         let go = go_runtime(&place, &["-timeout", &limit])?;
         go.says("ready").await;
         Side::Go(go)
     };
-    let more = ["-event", event, "-policy", policy, "-misdeed", misdeed];
+    let more = ["-event", event, "-policy", policy, "-misdeed", attack];
     let failing = go_plugin("failing", &place, "10", &more)?;
     let record = Record::default();
     if let Side::Go(go) = &side {
@@ -115,25 +115,25 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
         }
     }
     let error = side.send(event, "bad").await;
-    let told = |id: &str| {
+    let reported = |id: &str| {
         let line = format!("{event} {id}");
         record.lines().iter().any(|l| l.starts_with(&line))
     };
-    let later_told = told("bad");
+    let later_reported = reported("bad");
     assert_eq!(side.send(event, "good").await, "", "what follows goes well");
     let good = format!("{event} good");
     if event != "ValidateContainerAdjustment" {
-        assert!(told("good"), "the plugin after it gets the next event");
+        assert!(reported("good"), "the plugin after it gets the next event");
     }
     // If the plugin was kept, its line may arrive late; otherwise no line arrives.
-    let kept = matches!(misdeed, "error") || (misdeed == "hang" && policy.contains('k'));
+    let kept = matches!(attack, "error") || (attack == "hang" && policy.contains('k'));
     if kept {
         failing.says(&good).await;
     }
     let kept = failing.lines().contains(&good);
     Some(Came {
         error,
-        later_told,
+        later_reported,
         kept,
     })
 }
@@ -143,11 +143,11 @@ async fn run(ours: bool, event: &str, policy: &str, misdeed: &str) -> Option<Cam
 async fn cells(event: &'static str) -> Vec<(&'static str, &'static str, Came, Came)> {
     let mut cells = Vec::new();
     for policy in POLICIES {
-        let runs = MISDEEDS.map(|misdeed| {
+        let runs = MISDEEDS.map(|attack| {
             tokio::spawn(async move {
-                let go = run(false, event, policy, misdeed).await?;
-                let ours = run(true, event, policy, misdeed).await?;
-                Some((policy, misdeed, go, ours))
+                let go = run(false, event, policy, attack).await?;
+                let ours = run(true, event, policy, attack).await?;
+                Some((policy, attack, go, ours))
             })
         });
         for run in runs {
@@ -158,27 +158,23 @@ async fn cells(event: &'static str) -> Vec<(&'static str, &'static str, Came, Ca
 }
 
 /// Returns the expected result at a setup event.
-fn expected(policy: &str, misdeed: &str) -> (bool, bool, bool) {
-    let own = misdeed == "error";
+fn expected(policy: &str, attack: &str) -> (bool, bool, bool) {
+    let own = attack == "error";
     let fails = own || policy.contains('f');
-    let kept = own || (misdeed == "hang" && policy.contains('k'));
+    let kept = own || (attack == "hang" && policy.contains('k'));
     (fails, !fails, kept)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_setup_each_failure_comes_to_the_same_here_and_on_the_go_runtime() {
     for event in ["RunPodSandbox", "CreateContainer"] {
-        for (policy, misdeed, go, ours) in cells(event).await {
-            let cell = format!("{event} {policy:?} {misdeed}");
+        for (policy, attack, go, ours) in cells(event).await {
+            let cell = format!("{event} {policy:?} {attack}");
             for (side, came) in [("Go", &go), ("ours", &ours)] {
-                let seen = (!came.error.is_empty(), came.later_told, came.kept);
-                assert_eq!(
-                    seen,
-                    expected(policy, misdeed),
-                    "{cell} on {side}: {came:?}"
-                );
+                let seen = (!came.error.is_empty(), came.later_reported, came.kept);
+                assert_eq!(seen, expected(policy, attack), "{cell} on {side}: {came:?}");
                 let names = format!("plugin 10-go failed to handle {event} request: ");
-                match misdeed {
+                match attack {
                     "error" => assert!(came.error.contains("no room"), "{cell}: {came:?}"),
                     _ if came.error.is_empty() => {}
                     _ => assert!(came.error.starts_with(&names), "{cell}: {came:?}"),
@@ -192,10 +188,10 @@ async fn at_setup_each_failure_comes_to_the_same_here_and_on_the_go_runtime() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_validator_that_fails_rejects_and_is_kept_or_dropped_as_on_the_go_runtime() {
     let event = "ValidateContainerAdjustment";
-    for (policy, misdeed, go, ours) in cells(event).await {
-        let cell = format!("{policy:?} {misdeed}");
+    for (policy, attack, go, ours) in cells(event).await {
+        let cell = format!("{policy:?} {attack}");
         for (side, came) in [("Go", &go), ("ours", &ours)] {
-            let (_, _, kept) = expected(policy, misdeed);
+            let (_, _, kept) = expected(policy, attack);
             assert!(came.error.contains("10-go"), "{cell} on {side}: {came:?}");
             assert_eq!(came.kept, kept, "{cell} on {side}: {came:?}");
         }
@@ -207,22 +203,22 @@ async fn a_validator_that_fails_rejects_and_is_kept_or_dropped_as_on_the_go_runt
 #[tokio::test(flavor = "multi_thread")]
 async fn at_teardown_a_failure_is_the_result_in_the_end_and_everyone_is_told() {
     for event in ["StopPodSandbox", "PostCreateContainer"] {
-        for (policy, misdeed, go, ours) in cells(event).await {
-            let cell = format!("{event} {policy:?} {misdeed}");
-            let (fails, _, kept) = expected(policy, misdeed);
+        for (policy, attack, go, ours) in cells(event).await {
+            let cell = format!("{event} {policy:?} {attack}");
+            let (fails, _, kept) = expected(policy, attack);
             assert_eq!(!go.error.is_empty(), fails, "{cell} on Go: {go:?}");
             assert_eq!(
                 !ours.error.is_empty(),
-                fails && misdeed != "error",
+                fails && attack != "error",
                 "{cell}: {ours:?}"
             );
-            assert!(ours.later_told, "{cell}: {ours:?}");
+            assert!(ours.later_reported, "{cell}: {ours:?}");
             assert_eq!((go.kept, ours.kept), (kept, kept), "{cell}");
         }
     }
 }
 
-fn wish(fail_request: bool, keep_connected: bool) -> FailurePolicy {
+fn request(fail_request: bool, keep_connected: bool) -> FailurePolicy {
     FailurePolicy {
         fail_request,
         keep_connected,
@@ -252,10 +248,10 @@ async fn connect(place: &Place, handlers: Handlers) -> Stub {
 #[tokio::test(flavor = "multi_thread")]
 async fn our_stub_tells_the_go_runtime_its_policy() {
     for policy in [
-        wish(false, false),
-        wish(true, false),
-        wish(false, true),
-        wish(true, true),
+        request(false, false),
+        request(true, false),
+        request(false, true),
+        request(true, true),
     ] {
         let place = Place::new();
         let Some(go) = go_runtime(&place, &["-timeout", "1s"]) else {
@@ -285,19 +281,19 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
     // The operator's setting, the plugin's policy, and the result: fails, kept.
     let says = |fail, late| (fail, late);
     for (operator, policy, fails, kept) in [
-        (says(None, None), wish(true, true), true, true),
-        (says(None, None), wish(false, false), false, false),
-        (says(Some(false), None), wish(true, true), false, true),
-        (says(Some(true), None), wish(false, false), true, false),
+        (says(None, None), request(true, true), true, true),
+        (says(None, None), request(false, false), false, false),
+        (says(Some(false), None), request(true, true), false, true),
+        (says(Some(true), None), request(false, false), true, false),
         (
             says(None, Some(OnTimeout::Close)),
-            wish(true, true),
+            request(true, true),
             true,
             false,
         ),
         (
             says(None, Some(OnTimeout::Keep)),
-            wish(true, false),
+            request(true, false),
             true,
             true,
         ),
@@ -328,12 +324,12 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
 async fn a_plugin_that_has_gone_fails_no_request() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
-    let stub = connect(&place, hangs(wish(true, false))).await;
+    let stub = connect(&place, hangs(request(true, false))).await;
     until_active(&nri, "10-go").await;
     nri.run_pod_sandbox(pod("bad")).await.unwrap_err();
     nri.run_pod_sandbox(pod("good")).await.unwrap();
     drop(stub);
-    let again = connect(&place, hangs(wish(true, false))).await;
+    let again = connect(&place, hangs(request(true, false))).await;
     until_active(&nri, "10-go").await;
     drop(again);
     until("it has ended", || common::there(&nri).is_empty()).await;

@@ -29,7 +29,7 @@ fn required(change: impl FnOnce(&mut PluginSettings)) -> Settings {
     Settings::from([(JUDGE.parse().unwrap(), settings)])
 }
 
-fn judge() -> Handlers {
+fn check() -> Handlers {
     Handlers::new().validate_container_adjustment(|_| async { Ok(()) })
 }
 
@@ -68,10 +68,10 @@ async fn a_required_validator_that_is_not_there_rejects_every_container() {
             && refused.contains("not connected at ValidateContainerAdjustment"),
         "{refused}"
     );
-    let judge = stub(&place, JUDGE, judge()).start().await.unwrap();
+    let check = stub(&place, JUDGE, check()).start().await.unwrap();
     until_active(&nri, JUDGE).await;
     assert_eq!(create(&nri).await, Ok(()));
-    drop(judge);
+    drop(check);
     until("it has ended", || is_gone(&nri, JUDGE)).await;
     assert!(create(&nri).await.unwrap_err().contains("10-judge"));
 }
@@ -102,7 +102,7 @@ async fn lost_before_its_verdict(settings: Settings) -> Result<(), String> {
     let place = Place::new();
     let nri = place.builder().plugins(settings).start().await.unwrap();
     let seated = Arc::new(Mutex::new(Some(
-        stub(&place, JUDGE, judge()).start().await.unwrap(),
+        stub(&place, JUDGE, check()).start().await.unwrap(),
     )));
     until_active(&nri, JUDGE).await;
     let watched = Arc::new(OnceLock::<Adaptation>::new());
@@ -140,13 +140,13 @@ async fn while_the_judge_joins(settings: Settings, joins: bool) -> Result<(), St
         Arc::new(tokio::sync::Notify::new()),
         Arc::new(tokio::sync::Notify::new()),
     );
-    let (told, wait) = (begun.clone(), go_on.clone());
+    let (reported, wait) = (begun.clone(), go_on.clone());
     let slow = Handlers::new()
         .validate_container_adjustment(|_| async { Err("judged".into()) })
         .synchronize(move |_, _| {
-            let (told, wait) = (told.clone(), wait.clone());
+            let (reported, wait) = (reported.clone(), wait.clone());
             async move {
-                told.notify_one();
+                reported.notify_one();
                 wait.notified().await;
                 Ok(Vec::new())
             }
@@ -259,8 +259,8 @@ async fn a_plugin_that_never_answers_who_gave_up_is_closed_when_its_time_is_over
     let begun = Instant::now();
     let given_up = tokio::time::timeout(limit / 10, nri.run_pod_sandbox(pod("p")));
     given_up.await.unwrap_err();
-    let told = nri.run_pod_sandbox(pod("q")).await.unwrap();
-    assert_eq!(told.deliveries[0].outcome, nri::Outcome::Absent);
+    let reported = nri.run_pod_sandbox(pod("q")).await.unwrap();
+    assert_eq!(reported.deliveries[0].outcome, nri::Outcome::Absent);
     assert!(place.seen.saw("10-stuck", |event| matches!(
         event,
         nri::PluginEvent::Closed { reason } if reason.starts_with("request-timeout")
@@ -272,21 +272,21 @@ async fn a_plugin_that_never_answers_who_gave_up_is_closed_when_its_time_is_over
 #[tokio::test]
 async fn a_plugin_is_told_why_it_is_disconnected_and_when_it_comes_back() {
     let place = Place::new();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let into = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let into = reported.clone();
     let nri = place.builder().start().await.unwrap();
-    let plugin = stub(&place, "10-back", judge())
+    let plugin = stub(&place, "10-back", check())
         .reconnect(true)
         .on_disconnect(move |why, again| into.lock().unwrap().push((why.to_string(), again)));
     let running = tokio::spawn(plugin.run());
     until_active(&nri, "10-back").await;
     nri.shutdown("enough").await;
     until("the disconnect is reported", || {
-        !told.lock().unwrap().is_empty()
+        !reported.lock().unwrap().is_empty()
     })
     .await;
     running.abort();
-    let (why, again) = told.lock().unwrap()[0].clone();
+    let (why, again) = reported.lock().unwrap()[0].clone();
     assert!(
         why.contains("the runtime has ended the connection"),
         "{why}"

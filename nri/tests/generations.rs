@@ -65,8 +65,10 @@ const GENERATIONS: [Generation; 4] = [
 
 impl Generation {
     fn life(&self) -> Vec<(&'static str, Option<Event>)> {
-        let told = |line: &str| !(self.without_pod_updates && line.contains("UpdatePod"));
-        LIFE.into_iter().filter(|(line, _)| told(line)).collect()
+        let reported = |line: &str| !(self.without_pod_updates && line.contains("UpdatePod"));
+        LIFE.into_iter()
+            .filter(|(line, _)| reported(line))
+            .collect()
     }
 }
 

@@ -201,7 +201,7 @@ async fn our_plugins_live_on_the_go_runtime() {
     assert_eq!(stub.runtime_info().name, "go-runtime");
     // Once at its start, without a plugin; then for our plugin.
     go.says_times("synchronized <nil>", 2).await;
-    go.tell("life");
+    go.report("life");
     assert_eq!(go.says("life").await, "life <nil>");
     let expected = [
         "Synchronize p0,p1 c-p0,c-p1",
@@ -239,7 +239,7 @@ async fn bodies_of_all_sizes_cross_between_the_go_runtime_and_our_plugin() {
     // Once at its start, without a plugin; then for our plugin.
     go.says_times("synchronized <nil>", 2).await;
     for body in BODIES {
-        go.tell(&format!("create {body}"));
+        go.report(&format!("create {body}"));
         let answer = go.says(&format!("created {body} ")).await;
         assert_eq!(answer, format!("created {body} {body} <nil>"));
     }
@@ -281,7 +281,7 @@ async fn five_hundred_updates_at_once_all_reach_the_go_runtime() {
         call.await.unwrap();
     }
     assert_eq!(refused.load(Ordering::SeqCst), 0);
-    go.tell("updates");
+    go.report("updates");
     assert_eq!(go.says("updates").await, "updates 500");
 }
 

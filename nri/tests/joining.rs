@@ -71,8 +71,8 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
     gate.entered().await;
 
     // Events without an answer do not wait. Others wait until the plugin is active.
-    let told = nri.stop_pod_sandbox(pod("old")).await;
-    assert_eq!(told.deliveries[0].outcome, Outcome::Joining);
+    let reported = nri.stop_pod_sandbox(pod("old")).await;
+    assert_eq!(reported.deliveries[0].outcome, Outcome::Joining);
     let create = {
         let nri = nri.clone();
         tokio::spawn(async move {
@@ -289,9 +289,9 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
     stop.store(1, Ordering::SeqCst);
     let sent = events.await.unwrap();
     let all: Vec<String> = [old.lines(), new.lines()].concat();
-    let told: Vec<_> = all.iter().filter(|l| l.starts_with("PostStart")).collect();
-    let once: BTreeSet<_> = told.iter().collect();
-    assert_eq!((told.len(), once.len()), (sent, sent));
+    let reported: Vec<_> = all.iter().filter(|l| l.starts_with("PostStart")).collect();
+    let once: BTreeSet<_> = reported.iter().collect();
+    assert_eq!((reported.len(), once.len()), (sent, sent));
     assert_eq!(common::there(&nri).len(), 1);
 }
 

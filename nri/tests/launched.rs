@@ -327,8 +327,8 @@ async fn one_that_times_out_is_ended() {
     install(&place, &["01-hangs"]);
     let nri = place.builder().start().await.unwrap();
     let pid = common::there(&nri)[0].pid.unwrap();
-    let told = nri.run_pod_sandbox(pod("hang")).await.unwrap();
-    assert_eq!(told.deliveries[0].outcome, Outcome::TimedOut);
+    let reported = nri.run_pod_sandbox(pod("hang")).await.unwrap();
+    assert_eq!(reported.deliveries[0].outcome, Outcome::TimedOut);
     until("it is ended and reaped", || !is_there(pid)).await;
 }
 

@@ -118,19 +118,23 @@ async fn two_go_instances_change_places_under_eight_clients_and_each_event_goes_
     }
 
     let made = made.load(Ordering::SeqCst);
-    let told = || {
-        let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    let reported = || {
+        let mut reported: BTreeMap<String, usize> = BTreeMap::new();
         for line in old.lines().into_iter().chain(new.lines()) {
             if line.contains("Container ") {
-                *told.entry(line).or_default() += 1;
+                *reported.entry(line).or_default() += 1;
             }
         }
-        told
+        reported
     };
-    until("all is printed", || told().len() >= 6 * made).await;
-    let told = told();
-    assert_eq!(told.len(), 6 * made, "six events each, and none is missing");
-    let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
+    until("all is printed", || reported().len() >= 6 * made).await;
+    let reported = reported();
+    assert_eq!(
+        reported.len(),
+        6 * made,
+        "six events each, and none is missing"
+    );
+    let twice: Vec<_> = reported.iter().filter(|(_, times)| **times != 1).collect();
     assert!(twice.is_empty(), "sent twice: {twice:?}");
     for instance in [&old, &new] {
         let lines = instance.lines();

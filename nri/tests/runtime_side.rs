@@ -49,8 +49,8 @@ async fn time_outs_can_be_changed_while_the_runtime_runs() {
     let timeouts = limit_requests(&nri, Duration::from_millis(50));
     assert_eq!(nri.timeouts(), timeouts);
     let begun = Instant::now();
-    let told = nri.run_pod_sandbox(pod("p")).await.unwrap();
-    assert_eq!(told.deliveries[0].outcome, Outcome::TimedOut);
+    let reported = nri.run_pod_sandbox(pod("p")).await.unwrap();
+    assert_eq!(reported.deliveries[0].outcome, Outcome::TimedOut);
     assert!(begun.elapsed() < Duration::from_secs(5), "the old one held");
     // The reason of the close contains the missed event and the delay.
     let missed = |event: &PluginEvent| {
@@ -270,14 +270,14 @@ async fn an_overdue_plugin_counts_as_active() {
 async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
     let place = Place::new();
     let reasons = Arc::new(Mutex::new(Vec::new()));
-    let said = |handlers: Handlers| {
+    let printed = |handlers: Handlers| {
         let into = reasons.clone();
         handlers.shutdown(move |reason| {
             into.lock().unwrap().push(reason);
             async {}
         })
     };
-    let inner = said(Handlers::new().run_pod_sandbox(|_| async { Ok(()) }));
+    let inner = printed(Handlers::new().run_pod_sandbox(|_| async { Ok(()) }));
     let builder = place.builder();
     let builder = builder.in_process("05-inner".parse().unwrap(), inner);
     let nri = builder.start().await.unwrap();
@@ -287,7 +287,7 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
         let mut stub = stub.socket(place.socket()).protocol(Protocol::V1Beta1);
         async move { stub.start().await.unwrap() }
     };
-    let late = join(said(hangs())).await;
+    let late = join(printed(hangs())).await;
     until_active(&nri, "10-p").await;
     limit_requests(&nri, Duration::from_millis(100));
     nri.stop_pod_sandbox(pod("p")).await;
@@ -297,9 +297,9 @@ async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
         why.contains("request-timeout: ") && why.contains("limit 100ms"),
         "{why}"
     );
-    let replaced = join(said(hangs())).await;
+    let replaced = join(printed(hangs())).await;
     until_active(&nri, "10-p").await;
-    let last = join(said(hangs())).await;
+    let last = join(printed(hangs())).await;
     let why = replaced.wait().await.to_string();
     assert!(why.contains("instance-replaced: a newer 10-p"), "{why}");
     until_active(&nri, "10-p").await;

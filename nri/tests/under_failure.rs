@@ -161,8 +161,8 @@ async fn no_more_than_eight_plugins_join_behind_the_back_of_one_dispatch() {
     for id in &ids {
         late.push(plugin(&place, id, slow()).register().await.unwrap());
     }
-    let told = run.await.unwrap().unwrap();
-    assert_eq!(told.deliveries.len(), 9);
+    let reported = run.await.unwrap().unwrap();
+    assert_eq!(reported.deliveries.len(), 9);
     for id in &ids {
         until_active(&nri, id).await;
     }

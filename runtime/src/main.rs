@@ -150,7 +150,7 @@ fn run_daemon(serve: Serve) -> ExitCode {
         Err(error) => return report(Err(format!("start the log: {error}"))),
     };
     let mut log = DrainedAtEnd(log);
-    let served = serve_until_told(config);
+    let served = serve_until_stopped(config);
     if let Err(error) = &served {
         let line = format!("cairn: {error}");
         // A log that cannot be written is not reported.
@@ -172,7 +172,7 @@ impl Drop for DrainedAtEnd {
     }
 }
 
-fn serve_until_told(config: Config) -> Result<(), serve::Error> {
+fn serve_until_stopped(config: Config) -> Result<(), serve::Error> {
     inherited::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -20,7 +20,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Includes the minimum: on a busy machine it is the only meaningful figure of the chain itself.
-fn tell(what: &str, mut times: Vec<Duration>) {
+fn report(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1e3;
     let (min, p50, p95) = (at(0), at(50), at(95));
@@ -87,10 +87,10 @@ async fn figures() {
             monitor.delete().await.expect("delete");
             kill.push(t.elapsed());
         }
-        tell(&format!("create, {what}"), create);
-        tell(&format!("start, {what}"), start);
-        tell(&format!("create+start, {what}"), both);
-        tell(&format!("kill+wait+delete, {what}"), kill);
+        report(&format!("create, {what}"), create);
+        report(&format!("start, {what}"), start);
+        report(&format!("create+start, {what}"), both);
+        report(&format!("kill+wait+delete, {what}"), kill);
     }
     execs(&mut ground, gap, rounds).await;
     weight(&mut ground).await;
@@ -115,7 +115,7 @@ async fn execs(ground: &mut Ground, gap: Duration, rounds: u64) {
         );
         times.push(t.elapsed());
     }
-    tell("exec_sync true, default filter", times);
+    report("exec_sync true, default filter", times);
     monitor.kill(9, true).await.expect("kill");
     monitor.wait().await;
     monitor.delete().await.expect("delete");

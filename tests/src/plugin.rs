@@ -11,7 +11,7 @@ use testkit::{
 };
 use tokio::sync::Semaphore;
 
-pub use testkit::{journal::Seen, plugin::Deed};
+pub use testkit::{journal::Seen, plugin::Behavior};
 
 /// A connected plugin; dropping it disconnects it.
 pub struct Plugin(plugin::Plugin);
@@ -101,7 +101,7 @@ impl Plugin {
     /// Makes an event's hook block until the gate is opened.
     pub fn blocks(&self, event: Event) -> Gate {
         let gate = Arc::new(Semaphore::new(0));
-        self.does(event, Deed::Wait(gate.clone()));
+        self.does(event, Behavior::Wait(gate.clone()));
         Gate(gate)
     }
     /// Answers CreateContainer with an adjustment.

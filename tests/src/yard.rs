@@ -65,8 +65,8 @@ impl Yard {
         let orders = unshare.stdin.take().expect("stdin is piped");
         let lines = BufReader::new(unshare.stdout.take().expect("stdout is piped")).lines();
         let endings: Endings = Arc::new(watch::channel(HashMap::new()).0);
-        let (tell, answers) = mpsc::channel(16);
-        tokio::spawn(hear(lines, tell, endings.clone()));
+        let (report, answers) = mpsc::channel(16);
+        tokio::spawn(hear(lines, report, endings.clone()));
         let mut yard = Self {
             pid: 0,
             orders: Some(orders),
@@ -192,7 +192,7 @@ impl Drop for Yard {
 /// Sorts the yard's messages: answers to orders, and ends of processes.
 async fn hear(
     mut lines: Lines<BufReader<ChildStdout>>,
-    tell: mpsc::Sender<Result<i32, String>>,
+    report: mpsc::Sender<Result<i32, String>>,
     endings: Endings,
 ) {
     while let Ok(Some(line)) = lines.next_line().await {
@@ -202,9 +202,9 @@ async fn hear(
         let int = |v: &serde_json::Value| v.as_i64().and_then(|n| i32::try_from(n).ok());
         let done = value.get("started").or_else(|| value.get("killed"));
         if let Some(pid) = done.and_then(int) {
-            let _ = tell.send(Ok(pid)).await;
+            let _ = report.send(Ok(pid)).await;
         } else if let Some(why) = value.get("failed").and_then(|v| v.as_str()) {
-            let _ = tell.send(Err(why.to_owned())).await;
+            let _ = report.send(Err(why.to_owned())).await;
         } else if let Some(exited) = value.get("exited")
             && let (Some(pid), Some(status)) = (int(&exited["pid"]), int(&exited["status"]))
         {

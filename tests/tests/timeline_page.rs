@@ -223,8 +223,8 @@ fn forty() -> Log {
         log.hook(&subject, "C-04", "CreateContainer", [pinner, quota]);
         if error.is_empty() {
             let why = format!("container {}: not found", id(999));
-            let wish = json!({ "kind": "step", "step": "wish_failed", "plugin": "30-quota", "target": id(999), "why": why });
-            log.event(20, &subject, wish);
+            let request = json!({ "kind": "step", "step": "wish_failed", "plugin": "30-quota", "target": id(999), "why": why });
+            log.event(20, &subject, request);
             log.event(
                 20,
                 &subject,
@@ -262,11 +262,11 @@ fn fits(browser: &mut Browser, page: &Path, pods: usize, width: u32, height: u32
         wide.as_u64() <= Some(width.into()),
         "{at}: {wide} pixels wide"
     );
-    let said = browser.eval("document.getElementById('verdict').innerText");
-    let said = said.as_str().expect("text");
+    let printed = browser.eval("document.getElementById('verdict').innerText");
+    let printed = printed.as_str().expect("text");
     assert!(
-        said.contains("CreateContainer app failed") && said.contains(WHY),
-        "{at}: {said}"
+        printed.contains("CreateContainer app failed") && printed.contains(WHY),
+        "{at}: {printed}"
     );
     for element in ["#verdict", "#why", ".item.current"] {
         let seen = browser.eval(&format!(

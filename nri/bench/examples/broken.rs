@@ -52,7 +52,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
     // Handled, so that SIGTERM does not end the program.
     let _deaf = stays.then(|| signal(SignalKind::terminate()).expect("a handler"));
     loop {
-        let (tell, connection) = watch::channel(None);
+        let (report, connection) = watch::channel(None);
         let mut builder = Stub::builder(handlers(&rule, connection));
         builder = builder.protocol(match rule.as_str() {
             "v1beta1" => Protocol::V1Beta1,
@@ -67,7 +67,7 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
         }
         match builder.register().await {
             Ok(stub) => {
-                let _ = tell.send(Some(stub.runtime()));
+                let _ = report.send(Some(stub.runtime()));
                 let why = stub.wait().await;
                 println!("lost: {why}");
             }
@@ -93,14 +93,14 @@ fn env(key: &str, value: &str) -> Option<ContainerAdjustment> {
 }
 
 fn update_of(id: &str) -> ContainerUpdate {
-    let mut wish = update(id, false);
-    let resources = wish
+    let mut request = update(id, false);
+    let resources = request
         .linux
         .get_or_insert_default()
         .resources
         .get_or_insert_default();
     resources.pids = Some(LinuxPids { limit: 10 });
-    wish
+    request
 }
 
 fn handlers(rule: &str, connection: Connection) -> Handlers {

@@ -196,8 +196,8 @@ fn answer(
 }
 
 fn say(out: &mut dyn Write, text: &str) -> Result<(), String> {
-    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|e| format!("standard output: {e}"))
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    printed.map_err(|e| format!("standard output: {e}"))
 }
 
 fn begin(file: Option<&Path>, plugin: Option<&str>) -> Result<String, String> {
@@ -245,7 +245,7 @@ fn run_record(args: &Record, out: &mut dyn Write) -> Result<u8, String> {
         }
         Ok::<_, String>(proxy.end().await)
     })?;
-    say(out, &record::told(&summary, &args.file))?;
+    say(out, &record::reported(&summary, &args.file))?;
     Ok(if summary.incomplete { FAILED } else { HELD })
 }
 

@@ -166,10 +166,10 @@ fn what_cannot_be_recorded_into_is_said_in_one_line_before_anything_is_served() 
             .arg(&file)
             .output()
             .expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains(&*file.to_string_lossy()), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        assert!(printed.contains(&*file.to_string_lossy()), "{printed}");
         assert!(!bench.path("s.sock").exists());
     }
 }

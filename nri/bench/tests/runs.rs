@@ -206,13 +206,13 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line_before_anything_is_starte
             .args(["--", "/nosuch"])
             .output();
         let output = output.expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{scenario}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{scenario}: {printed}");
         assert!(
-            said.contains(&format!("wrong.toml:{says}")),
-            "{says:?} is not in {said}"
+            printed.contains(&format!("wrong.toml:{says}")),
+            "{says:?} is not in {printed}"
         );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
     }
 }
 
@@ -512,8 +512,8 @@ fn rules_are_listed_with_source_and_remedy() {
 fn the_guide_tells_every_rule_step_and_expectation() {
     let guide = include_str!("../../../docs/bench.md");
     let rules = nri_bench::rules::ALL.iter().map(|about| about.name);
-    let said = |word: &str| guide.contains(&format!("`{word}`"));
-    let untold: Vec<_> = rules.filter(|rule| !said(rule)).collect();
+    let printed = |word: &str| guide.contains(&format!("`{word}`"));
+    let untold: Vec<_> = rules.filter(|rule| !printed(rule)).collect();
     assert_eq!(untold, Vec::<&str>::new());
     // The keys of a scenario, as the reader lists them.
     for (scenario, skip) in [
@@ -537,7 +537,7 @@ fn the_guide_tells_every_rule_step_and_expectation() {
             .into_iter()
             .filter(|word| !word.is_empty() && *word != "or")
             .filter(|word| {
-                !said(word)
+                !printed(word)
                     && !guide.contains(&format!("[{word}.NAME]"))
                     && !guide.contains(&format!("[[{word}]]"))
             })

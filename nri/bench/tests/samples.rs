@@ -38,13 +38,13 @@ fn run(file: &str, dirs: &[&Path]) -> Output {
 }
 
 fn assert_held(file: &str, output: &Output) {
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{file}: {said}{errors}");
-    assert!(said.contains("held: "), "{file}: {said}");
+    assert_eq!(output.status.code(), Some(0), "{file}: {printed}{errors}");
+    assert!(printed.contains("held: "), "{file}: {printed}");
     assert!(
-        !said.contains('\x1b'),
-        "no colour outside of a terminal: {said}"
+        !printed.contains('\x1b'),
+        "no colour outside of a terminal: {printed}"
     );
 }
 

@@ -223,9 +223,9 @@ impl Container {
     pub(crate) async fn sh(&self, script: &str) -> Result<(String, i32), Status> {
         let command = ["sh", "-c", script];
         let answer = self.cri.client.exec(&self.id, &command, 10).await?;
-        let said = [answer.stdout, answer.stderr].concat();
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
-        Ok((said, answer.exit_code))
+        let printed = [answer.stdout, answer.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).trim().to_owned();
+        Ok((printed, answer.exit_code))
     }
 
     /// Waits until the container has exited, at most `patience`. Returns its status then.

@@ -24,7 +24,7 @@ pub(crate) struct Deviation {
 
 impl Deviation {
     /// Returns the sentence, followed by the steps.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn reported(&self) -> String {
         match self.steps.as_str() {
             "" => self.because.clone(),
             steps => format!("{} (to see it: {steps})", self.because),

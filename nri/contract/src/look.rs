@@ -66,13 +66,13 @@ pub(crate) fn namespace(pod: &PodSandbox, kind: Kind) -> Option<PathBuf> {
 
 /// As [`namespace`], but a missing path fails the point.
 pub(crate) fn path_of(pod: &PodSandbox, kind: Kind) -> Checked<PathBuf> {
-    let told = pod.linux.as_ref().map(|l| l.namespaces.clone());
+    let reported = pod.linux.as_ref().map(|l| l.namespaces.clone());
     namespace(pod, kind).map_or_else(
         || {
             let expected = format!("linux.namespaces has the path of the {kind:?} namespace");
             miss(
                 expected,
-                format!("linux.namespaces: {:?}", told.unwrap_or_default()),
+                format!("linux.namespaces: {:?}", reported.unwrap_or_default()),
             )
         },
         Ok,
@@ -93,11 +93,12 @@ pub(crate) async fn inside<T: Send + 'static>(
         act()
     };
     // Use a new thread, not one of the runtime's pool: it stays in the namespace.
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (report, reported) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        let _ = tell.send(enter());
+        let _ = report.send(enter());
     });
-    told.await
+    reported
+        .await
         .unwrap_or_else(|_| Err(io::Error::other("the look panicked")))
 }
 

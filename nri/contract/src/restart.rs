@@ -63,9 +63,9 @@ impl Restart {
             Some(0) => {}
             Some(CANNOT) if asked.iter().any(|(_, value)| !value.is_empty()) => return Ok(None),
             _ => {
-                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                let printed = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 return Err(format!(
-                    "the restart command failed ({}): {said}",
+                    "the restart command failed ({}): {printed}",
                     output.status
                 ));
             }

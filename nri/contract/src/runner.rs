@@ -142,7 +142,7 @@ impl Runner {
         let Some(deviation) = self.deviations.of(&point.id) else {
             return verdict;
         };
-        let because = deviation.told();
+        let because = deviation.reported();
         match verdict {
             Verdict::Pass if !deviation.sometimes => Verdict::Unexpected(because),
             Verdict::Fail { expected, seen, .. } => Verdict::Known {

@@ -23,8 +23,8 @@ use crate::{
 };
 use testkit::{
     journal::{Journal, Seen},
-    plugin::{Deed, Plugin, Wanted},
-    verdict::{Answer, Checked, Miss, miss, told},
+    plugin::{Behavior, Plugin, Wanted},
+    verdict::{Answer, Checked, Miss, miss, reported},
 };
 
 /// The time that a point waits for an expected event.
@@ -192,7 +192,7 @@ impl Stage {
             limit: self.run.request_timeout,
             hurried: self.hurried.clone(),
         };
-        plugin.does(event, Deed::Wait(gate.semaphore.clone()));
+        plugin.does(event, Behavior::Wait(gate.semaphore.clone()));
         let call = self.call(call);
         let reached = tokio::select! {
             seen = plugin.sees(event, of) => Some(seen),
@@ -204,7 +204,7 @@ impl Stage {
             None => {
                 let expected = format!("the call waits for {event:?} of {of} in {}", plugin.id());
                 return match call.await {
-                    Ok(Err(status)) => miss(expected, told(&status)),
+                    Ok(Err(status)) => miss(expected, reported(&status)),
                     _ => miss(expected, "it returned without the event"),
                 };
             }
@@ -317,6 +317,6 @@ pub(crate) fn one_line_with(status: &Status, words: &[&str]) -> Checked {
     let expected = format!("the error is one line with {}", words.join(", "));
     Err(Miss::Fail {
         expected,
-        seen: told(status),
+        seen: reported(status),
     })
 }

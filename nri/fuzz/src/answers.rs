@@ -1,4 +1,4 @@
-//! Decodes every message that a plugin can answer, and processes it as the runtime does. `said.rs`
+//! Decodes every message that a plugin can answer, and processes it as the runtime does. `answered.rs`
 //! describes how an input selects the answering plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,37 +16,37 @@ use nri::{
 use prost::Message;
 
 use super::{
+    answered::{Answer, answers, cut, decode, masks, take_all},
     check,
     input::Input,
-    said::{Said, cut, decode, masks, said, take_all},
     samples,
 };
 
 /// CreateContainerResponse: permissions, merge, ownership, validation.
 pub(super) fn create(data: &[u8]) {
-    let Some(said) = said(&mut Input(data), samples::create_answer) else {
+    let Some(answers) = answers(&mut Input(data), samples::create_answer) else {
         return;
     };
-    for s in &said {
+    for s in &answers {
         cut(&s.answer, s.policy.fields);
     }
-    let Some((merged, seen)) = merge_create(&said) else {
-        return assert!(merge_create(&said).is_none());
+    let Some((merged, seen)) = merge_create(&answers) else {
+        return assert!(merge_create(&answers).is_none());
     };
-    check::created(&merged, &seen, &masks(&said));
-    let mut turned = said.clone();
+    check::created(&merged, &seen, &masks(&answers));
+    let mut turned = answers.clone();
     for s in &mut turned {
         s.answer = with_maps_backwards(&s.answer);
     }
     assert_eq!(merge_create(&turned), Some((merged, seen)));
 }
 
-fn merge_create(said: &[Said<CreateContainerResponse>]) -> Option<(MergedCreate, Container)> {
+fn merge_create(answers: &[Answer<CreateContainerResponse>]) -> Option<(MergedCreate, Container)> {
     let mut merge = CreateMerge::new(CreateContainerRequest {
         pod: Some(samples::pod(samples::POD)),
         container: Some(samples::container(samples::CONTAINER)),
     });
-    take_all(&mut merge, said).then(|| {
+    take_all(&mut merge, answers).then(|| {
         let seen = merge.request().container.clone();
         (merge.finish(), seen.expect("always present"))
     })
@@ -103,28 +103,28 @@ fn with_maps_backwards(answer: &CreateContainerResponse) -> CreateContainerRespo
 /// UpdateContainerResponse: permissions, merge, ownership, and the target separately from other
 /// containers.
 pub(super) fn update(data: &[u8]) {
-    let Some(said) = said(&mut Input(data), samples::update_answer) else {
+    let Some(answers) = answers(&mut Input(data), samples::update_answer) else {
         return;
     };
-    for s in &said {
+    for s in &answers {
         cut(&s.answer, s.policy.fields);
     }
-    let Some((merged, seen)) = merge_update(&said) else {
-        return assert!(merge_update(&said).is_none());
+    let Some((merged, seen)) = merge_update(&answers) else {
+        return assert!(merge_update(&answers).is_none());
     };
-    check::updated(&merged, samples::CONTAINER, seen.as_ref(), &masks(&said));
-    assert_eq!(merge_update(&said), Some((merged, seen)));
+    check::updated(&merged, samples::CONTAINER, seen.as_ref(), &masks(&answers));
+    assert_eq!(merge_update(&answers), Some((merged, seen)));
 }
 
 fn merge_update(
-    said: &[Said<UpdateContainerResponse>],
+    answers: &[Answer<UpdateContainerResponse>],
 ) -> Option<(MergedUpdate, Option<LinuxResources>)> {
     let mut merge = UpdateMerge::new(UpdateContainerRequest {
         pod: Some(samples::pod(samples::POD)),
         container: Some(samples::container(samples::CONTAINER)),
         linux_resources: Some(samples::resources()),
     });
-    take_all(&mut merge, said).then(|| {
+    take_all(&mut merge, answers).then(|| {
         let seen = merge.request().linux_resources.clone();
         (merge.finish(), seen)
     })
@@ -135,26 +135,26 @@ pub(super) fn stop(data: &[u8]) {
     let sample = || StopContainerResponse {
         update: samples::updates(),
     };
-    let Some(said) = said(&mut Input(data), sample) else {
+    let Some(answers) = answers(&mut Input(data), sample) else {
         return;
     };
-    for s in &said {
+    for s in &answers {
         cut(&s.answer, s.policy.fields);
     }
-    let merged = merge_stop(&said);
-    check::owners(&merged.owners, &masks(&said));
+    let merged = merge_stop(&answers);
+    check::owners(&merged.owners, &masks(&answers));
     check::updates(&merged.update, &merged.owners);
-    let first = merge_stop(&said[..1]);
+    let first = merge_stop(&answers[..1]);
     check::kept(&first.update, &merged.update);
-    assert_eq!(merge_stop(&said), merged);
+    assert_eq!(merge_stop(&answers), merged);
 }
 
-fn merge_stop(said: &[Said<StopContainerResponse>]) -> MergedStop {
+fn merge_stop(answers: &[Answer<StopContainerResponse>]) -> MergedStop {
     let mut step = Stop {
         request: StopContainerRequest::default(),
         merge: StopMerge::new(),
     };
-    for s in said {
+    for s in answers {
         match step.take(&s.plugin, &s.policy, s.answer.clone()) {
             Ok(contents) => assert_eq!(contents.updates, s.answer.update.len()),
             Err(Outcome::Denied(_)) => assert_eq!(s.policy.on_denied, OnDenied::Fail),
@@ -170,10 +170,10 @@ pub(super) fn run(data: &[u8]) {
     let sample = || RunPodSandboxResponse {
         adjust: Some(samples::addresses()),
     };
-    let Some(said) = said(&mut Input(data), sample) else {
+    let Some(answers) = answers(&mut Input(data), sample) else {
         return;
     };
-    for s in &said {
+    for s in &answers {
         cut(&s.answer, s.policy.fields);
     }
     for takes_ips in [false, true] {
@@ -185,16 +185,19 @@ pub(super) fn run(data: &[u8]) {
             merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
             takes_ips,
         };
-        if !take_all(&mut step, &said) {
+        if !take_all(&mut step, &answers) {
             continue;
         }
-        let told = step.request().pod.clone().unwrap_or_default().ips;
+        let reported = step.request().pod.clone().unwrap_or_default().ips;
         let given = step.merge.finish();
         assert!(takes_ips || given.is_empty());
         assert!(given.len() <= 32 && given.iter().all(|ip| *ip == ip.to_canonical()));
         let given: Vec<String> = given.iter().map(ToString::to_string).collect();
-        assert_eq!(told[1..], given);
-        assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len());
+        assert_eq!(reported[1..], given);
+        assert_eq!(
+            reported.iter().collect::<BTreeSet<_>>().len(),
+            reported.len()
+        );
     }
 }
 
@@ -207,7 +210,7 @@ pub(super) fn synchronize(data: &[u8]) {
         update: samples::updates(),
         more: false,
     };
-    let Some(said) = said(&mut input, sample) else {
+    let Some(answers) = answers(&mut input, sample) else {
         return;
     };
     let all = Snapshot {
@@ -219,7 +222,7 @@ pub(super) fn synchronize(data: &[u8]) {
     };
     let parts: Vec<_> = chunks(all, room).into_iter().map(|c| c.message).collect();
     let mut merge = StopMerge::new();
-    for (n, s) in said.iter().enumerate() {
+    for (n, s) in answers.iter().enumerate() {
         // Simulates a plugin that gives the same answer to every part.
         if !parts.iter().all(|part| takes_parts(part, &s.answer)) {
             assert!(parts.len() > 1);
@@ -231,11 +234,11 @@ pub(super) fn synchronize(data: &[u8]) {
         assert!(failed.iter().all(|update| asked.contains(update)));
         for conflict in merge.apply(&s.plugin, granted) {
             assert_eq!(conflict.later, s.plugin);
-            assert!(said[..=n].iter().any(|s| s.plugin == conflict.earlier));
+            assert!(answers[..=n].iter().any(|s| s.plugin == conflict.earlier));
         }
     }
     let merged = merge.finish();
-    check::owners(&merged.owners, &masks(&said));
+    check::owners(&merged.owners, &masks(&answers));
     check::updates(&merged.update, &merged.owners);
 }
 

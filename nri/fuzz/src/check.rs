@@ -31,7 +31,7 @@ pub(super) fn created(merged: &MergedCreate, seen: &Container, plugins: &Plugins
     assert!(!merged.evict.iter().any(|e| created(&e.container_id)));
     updates(&merged.update, &merged.owners);
     evictions(&merged.evict);
-    judged(merged, plugins);
+    checked(merged, plugins);
 }
 
 /// Checks a merged UpdateContainer, and the resources that the next plugin would see.
@@ -223,12 +223,12 @@ impl Adjusted<'_> {
             }
         }
         for (key, owner) in self.owned.keys(field) {
-            let told = match owner {
+            let reported = match owner {
                 Owner::Cleared(_) => reply.contains_key(&format!("-{key}")),
                 Owner::Set(_) | Owner::Shared(_) => reply.contains_key(key),
             };
             assert!(
-                told,
+                reported,
                 "{field:?} {key:?} is {owner}'s and the reply says nothing"
             );
         }
@@ -246,7 +246,7 @@ impl Adjusted<'_> {
             let key = key(entry);
             removal(&key).map_or(key.clone(), str::to_owned)
         };
-        let said = once(reply.iter().map(bare));
+        let answers = once(reply.iter().map(bare));
         let clean = |entry: &T| match field {
             Field::Env => key(entry),
             _ => nri::merge::clean_path(&key(entry)),
@@ -269,13 +269,16 @@ impl Adjusted<'_> {
             }
         }
         for (key, owner) in self.owned.keys(field) {
-            assert!(said.contains(key), "{field:?} {key:?} is {owner}'s alone");
+            assert!(
+                answers.contains(key),
+                "{field:?} {key:?} is {owner}'s alone"
+            );
         }
     }
 
     fn namespaces(&self, reply: &[LinuxNamespace], seen: &[LinuxNamespace]) {
         let bare = |n: &LinuxNamespace| removal(&n.r#type).unwrap_or(&n.r#type).to_owned();
-        let said = once(reply.iter().map(bare));
+        let answers = once(reply.iter().map(bare));
         for namespace in reply {
             let kind = bare(namespace);
             assert!(is_set(self.owned.owner_of(Field::Namespace, &kind)));
@@ -288,7 +291,7 @@ impl Adjusted<'_> {
         assert!(
             self.owned
                 .keys(Field::Namespace)
-                .all(|(k, _)| said.contains(k))
+                .all(|(k, _)| answers.contains(k))
         );
     }
 
@@ -298,19 +301,19 @@ impl Adjusted<'_> {
             let upper = name.to_ascii_uppercase();
             upper.strip_prefix("RLIMIT_").unwrap_or(&upper).to_owned()
         };
-        let said = once(self.reply.rlimits.iter().map(|r| plain(&r.r#type)));
+        let answers = once(self.reply.rlimits.iter().map(|r| plain(&r.r#type)));
         let owned = self.owned.keys(Field::Rlimits).map(|(name, _)| plain(name));
-        assert_eq!(once(owned), said);
-        let said = once(self.reply.cdi_devices.iter().map(|d| d.name.clone()));
+        assert_eq!(once(owned), answers);
+        let answers = once(self.reply.cdi_devices.iter().map(|d| d.name.clone()));
         let owned = self.owned.keys(Field::CdiDevices);
-        assert_eq!(once(owned.map(|(name, _)| name.to_owned())), said);
+        assert_eq!(once(owned.map(|(name, _)| name.to_owned())), answers);
         assert_eq!(self.seen.cdi_devices, self.reply.cdi_devices);
     }
 
     fn simple(&self, linux: &LinuxContainerAdjustment) {
         let seen = self.seen.linux.as_ref().expect("always present");
-        let set = |field: Field, said: bool| {
-            assert_eq!(is_set(self.owned.owner(field)), said, "{field:?}");
+        let set = |field: Field, answers: bool| {
+            assert_eq!(is_set(self.owned.owner(field)), answers, "{field:?}");
         };
         set(Field::CgroupsPath, !linux.cgroups_path.is_empty());
         set(Field::OomScoreAdj, linux.oom_score_adj.is_some());
@@ -339,7 +342,7 @@ impl Adjusted<'_> {
 
 /// The strictest default validator rejects exactly the values that it checks; the idle one rejects
 /// none.
-fn judged(merged: &MergedCreate, plugins: &Plugins<'_>) {
+fn checked(merged: &MergedCreate, plugins: &Plugins<'_>) {
     let parts = plugins.iter().map(|(plugin, _)| Part {
         plugin: (*plugin).clone(),
         subscribed: true,

@@ -17,11 +17,11 @@ use tokio::{net::UnixStream, time::timeout};
 use super::{
     check,
     clock::block_on,
-    eyes::Eyes,
     input::Input,
     peer::Peer,
     samples,
     script::{Step, steps},
+    watcher::Watcher,
 };
 
 /// The fuzzed plugin, if it registers correctly, and the plugin beside it, which follows all rules.
@@ -45,7 +45,7 @@ pub(super) fn run(data: &[u8]) {
 }
 
 async fn whole(policy: PluginPolicy, script: Vec<Step>) {
-    let (eyes, honest) = (Arc::new(Eyes::default()), Arc::new(Honest::default()));
+    let (watcher, honest) = (Arc::new(Watcher::default()), Arc::new(Honest::default()));
     let settings = PluginSettings {
         policy,
         ..PluginSettings::default()
@@ -62,8 +62,8 @@ async fn whole(policy: PluginPolicy, script: Vec<Step>) {
     };
     let nri = Adaptation::builder("fuzzed", "1")
         .settings(settings)
-        .source(eyes.clone())
-        .observer(eyes.clone())
+        .source(watcher.clone())
+        .observer(watcher.clone())
         .in_process(samples::plugin(HONEST), honest.handlers())
         .start()
         .await
@@ -71,7 +71,7 @@ async fn whole(policy: PluginPolicy, script: Vec<Step>) {
     let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
     let plugin = tokio::spawn(Peer::new(theirs).play(script));
     let session = internals::connect(&nri, ours).expect("a socket has a peer");
-    let settled = timeout(CONNECTION, eyes.settled()).await;
+    let settled = timeout(CONNECTION, watcher.settled()).await;
     settled.expect("a plugin is in or out in time");
     Box::pin(life(&nri, &honest)).await;
     nri.shutdown("the end").await;
@@ -110,7 +110,7 @@ async fn life(nri: &Adaptation, honest: &Honest) {
     within(Box::pin(nri.stop_pod_sandbox(pod()))).await;
     within(Box::pin(nri.remove_pod_sandbox(pod()))).await;
     sent.extend([Event::StopPodSandbox, Event::RemovePodSandbox]);
-    assert_eq!(honest.heard(), sent);
+    assert_eq!(honest.received(), sent);
 }
 
 /// Sends the events from creation to the last update; returns false at the first veto.
@@ -160,16 +160,16 @@ struct Honest(Mutex<Vec<Event>>);
 impl Honest {
     fn handlers(self: &Arc<Self>) -> Handlers {
         let mut handlers = Handlers::new();
-        macro_rules! hear {
+        macro_rules! receive {
             ($($request:ident),*) => {
                 $(let this = self.clone();
                 handlers = handlers.on(move |_: $request| {
-                    this.hear($request::EVENT);
+                    this.receive($request::EVENT);
                     async { Ok(Default::default()) }
                 });)*
             };
         }
-        hear!(
+        receive!(
             RunPodSandboxRequest,
             UpdatePodSandboxRequest,
             PostUpdatePodSandboxRequest,
@@ -190,15 +190,15 @@ impl Honest {
         })
     }
 
-    fn hear(&self, event: Event) {
-        let mut heard = self.0.lock();
-        heard.push(event);
+    fn receive(&self, event: Event) {
+        let mut received = self.0.lock();
+        received.push(event);
     }
 
     /// Returns the events that no plugin may veto, in order.
-    fn heard(&self) -> Vec<Event> {
-        let heard = self.0.lock();
+    fn received(&self) -> Vec<Event> {
+        let received = self.0.lock();
         let sure = |e: &&Event| matches!(Class::of(**e), Class::Teardown | Class::Notification);
-        heard.iter().filter(sure).copied().collect()
+        received.iter().filter(sure).copied().collect()
     }
 }

@@ -3,21 +3,21 @@
 //!
 //! `nri::internals` exports the private parts of the library.
 
+mod answered;
 mod answers;
 mod check;
 mod clock;
 mod connection;
 mod connection_seeds;
-mod eyes;
 mod frames;
 mod input;
 mod peer;
 mod requests;
-mod said;
 mod samples;
 mod script;
 mod seed;
 mod seeds;
+mod watcher;
 
 pub use seed::Seed;
 pub use seeds::seeds;

@@ -14,15 +14,15 @@ use prost::Message;
 use tokio::{net::UnixStream, runtime::Runtime};
 
 use super::{
-    eyes::{Eyes, FAILS},
     input::Input,
     samples,
+    watcher::{FAILS, Watcher},
 };
 
 /// The runtime side. Made once, because no test here changes it.
 struct World {
     nri: Adaptation,
-    eyes: Arc<Eyes>,
+    watcher: Arc<Watcher>,
     tokio: Runtime,
     /// The identity of the connected plugin.
     identity: Arc<Identity>,
@@ -45,7 +45,7 @@ fn world() -> World {
         .enable_all()
         .build()
         .expect("a runtime can be made");
-    let eyes = Arc::new(Eyes::default());
+    let watcher = Arc::new(Watcher::default());
     let settings = Settings {
         socket: None,
         plugin_dir: None,
@@ -63,14 +63,14 @@ fn world() -> World {
     };
     let builder = Adaptation::builder("fuzzed", "1")
         .settings(settings)
-        .source(eyes.clone())
+        .source(watcher.clone())
         .in_process(samples::plugin(IN_PROCESS), Handlers::new());
     let nri = tokio.block_on(builder.start());
     let identity = tokio.block_on(async { Identity::of(&UnixStream::pair()?.0) });
     let identity = identity.expect("a socket has a peer");
     World {
         nri: nri.expect("nothing can fail without a socket"),
-        eyes,
+        watcher,
         identity: Arc::new(identity),
         tokio,
     }
@@ -105,12 +105,12 @@ pub(super) fn register(data: &[u8]) {
             Some(id) => Who::Launched(id),
             None => Who::External(world.identity.clone()),
         };
-        let (service, mut told) = internals::service(&world.nri, who);
+        let (service, mut reported) = internals::service(&world.nri, who);
         let register = || world.tokio.block_on(service.register(version, payload));
         let answer = register();
         assert_eq!(answer.is_ok(), sound);
-        let told = told.try_recv().expect("the waiting caller is notified");
-        match (answer, told) {
+        let reported = reported.try_recv().expect("the waiting caller is notified");
+        match (answer, reported) {
             (Ok(reply), Ok(registration)) => {
                 assert!(reply.is_empty());
                 assert_eq!(registration.version, version);
@@ -119,11 +119,11 @@ pub(super) fn register(data: &[u8]) {
                 assert_eq!(id.to_string().parse(), Ok(id.clone()));
                 assert!(fixed.is_none_or(|fixed| fixed == id));
             }
-            (Err(answer), Err(told)) => {
-                assert_eq!(answer, told);
+            (Err(answer), Err(reported)) => {
+                assert_eq!(answer, reported);
                 assert!(is_one_short_line(&answer.message), "{answer}");
             }
-            (answer, told) => panic!("the plugin hears {answer:?}, the session {told:?}"),
+            (answer, reported) => panic!("the plugin hears {answer:?}, the session {reported:?}"),
         }
         let again = register();
         assert!(again.is_err_and(|status| status.is(Code::FailedPrecondition)));
@@ -154,13 +154,13 @@ pub(super) fn unsolicited(data: &[u8]) {
         });
         let answer = ask();
         drop(under_way);
-        let done = world.eyes.take_updates();
-        let evicted = world.eyes.take_evictions();
-        judge(control, payload, answer, &done, &evicted);
+        let done = world.watcher.take_updates();
+        let evicted = world.watcher.take_evictions();
+        check(control, payload, answer, &done, &evicted);
     });
 }
 
-fn judge(
+fn check(
     control: u8,
     payload: &[u8],
     answer: Result<Vec<u8>, Status>,

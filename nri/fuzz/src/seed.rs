@@ -3,7 +3,7 @@
 use nri::wire::frame::header;
 use prost::Message;
 
-use super::said::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
+use super::answered::{FIRST_ALONE, FIRST_SECOND, FIRST_TWICE, SECOND_FIRST};
 
 /// One input in the repository.
 pub struct Seed {

@@ -10,11 +10,11 @@ use nri::{
 use prost::Message;
 
 use super::{
+    answered::{FIRST_SECOND, SECOND_FIRST, TWO},
     connection_seeds::{configured, connection, registration},
-    eyes::FAILS,
-    said::{FIRST_SECOND, SECOND_FIRST, TWO},
     samples,
     seed::{Seed, Seeds, frame},
+    watcher::FAILS,
 };
 
 /// Returns all generated seeds; names are distinct within a target.

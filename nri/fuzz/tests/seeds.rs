@@ -28,10 +28,10 @@ static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn every_seed_is_taken_without_a_panic_and_keeps_its_invariants() {
-    let told = take_hook();
+    let reported = take_hook();
     set_hook(Box::new(move |panic| {
         PANICS.fetch_add(1, Ordering::SeqCst);
-        told(panic);
+        reported(panic);
     }));
     let mut bad = Vec::new();
     for target in &TARGETS {

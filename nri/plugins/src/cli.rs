@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_by_name() {
-        for (args, told) in [
+        for (args, reported) in [
             (["-evnts", "x"].as_slice(), "-evnts"),
             (&["-events"], "-events"),
             (&["events"], "events"),
@@ -195,7 +195,7 @@ mod tests {
             (&["-verbose=maybe"], "maybe"),
         ] {
             match parse(args) {
-                Err(Stop::Bad(reason)) => assert!(reason.contains(told), "{reason}"),
+                Err(Stop::Bad(reason)) => assert!(reason.contains(reported), "{reason}"),
                 other => panic!("{args:?}: {other:?}"),
             }
         }

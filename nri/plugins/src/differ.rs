@@ -164,11 +164,11 @@ impl Differ {
                 self.indices[at],
                 self.indices[at - 1]
             )),
-            Some(before) => self.tell(at, name, &before, &now),
+            Some(before) => self.report(at, name, &before, &now),
         }
     }
 
-    fn tell(&self, at: usize, name: &str, before: &Value, now: &Value) {
+    fn report(&self, at: usize, name: &str, before: &Value, now: &Value) {
         let between = format!("{}..{}", self.indices[at - 1], self.indices[at]);
         let changes = changes(before, now);
         if changes.is_empty() {
@@ -296,12 +296,12 @@ mod tests {
         let before = json!({"a": 1, "b": {"c": [1, 2], "d": "x"}});
         let now = json!({"b": {"c": [1, 3, 4], "d": "x"}, "e": true});
         let all = changes(&before, &now);
-        let told: Vec<_> = all
+        let reported: Vec<_> = all
             .iter()
             .map(|c| format!("{} {} {}", c.path, show(c.before), show(c.now)))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 "a 1 nothing",
                 "b.c[1] 2 3",

@@ -95,7 +95,7 @@ impl From<Logger> for Handlers {
         logger
             .event_handlers(handlers)
             .on(move |request: CreateContainerRequest| {
-                this.tell(&request);
+                this.report(&request);
                 let adjust = this.mark();
                 async move {
                     Ok(CreateContainerResponse {
@@ -149,7 +149,7 @@ impl Logger {
     ) -> impl Fn(R) -> std::future::Ready<nri::Result<R::Reply>> + Send + Sync + 'static {
         let this = self.clone();
         move |request| {
-            this.tell(&request);
+            this.report(&request);
             std::future::ready(Ok(R::Reply::default()))
         }
     }
@@ -170,7 +170,7 @@ impl Logger {
         }
     }
 
-    fn tell<R: HookRequest + Serialize>(&self, request: &R) {
+    fn report<R: HookRequest + Serialize>(&self, request: &R) {
         let event = nri::mask::event_name(R::EVENT);
         if !self.events_only {
             return self.dump(event, request);

@@ -48,24 +48,24 @@ impl Plugin for NetworkLogger {
         _: Vec<Container>,
     ) -> Result<Vec<ContainerUpdate>, Error> {
         for pod in &pods {
-            self.tell("Synchronize", pod, HOST);
+            self.report("Synchronize", pod, HOST);
         }
         Ok(Vec::new())
     }
 
     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("RunPodSandbox", &pod, HOST);
+        self.report("RunPodSandbox", &pod, HOST);
         Ok(())
     }
 
     async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("StopPodSandbox", &pod, HOST);
+        self.report("StopPodSandbox", &pod, HOST);
         Ok(())
     }
 
     async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
         // The path may have been removed by now, so its absence does not mean the host's network.
-        self.tell("RemovePodSandbox", &pod, "network gone");
+        self.report("RemovePodSandbox", &pod, "network gone");
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Plugin for NetworkLogger {
 }
 
 impl NetworkLogger {
-    fn tell(&self, event: &str, pod: &PodSandbox, without: &str) {
+    fn report(&self, event: &str, pod: &PodSandbox, without: &str) {
         self.log
             .info(format_args!("{event}: {}", describe(pod, without)));
     }

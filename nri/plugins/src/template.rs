@@ -79,7 +79,7 @@ impl Plugin for Template {
     }
 
     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("RunPodSandbox", pod.full_name());
+        self.report("RunPodSandbox", pod.full_name());
         Ok(())
     }
 
@@ -90,22 +90,22 @@ impl Plugin for Template {
         _overhead: LinuxResources,
         _resources: LinuxResources,
     ) -> Result<(), Error> {
-        self.tell("UpdatePodSandbox", pod.full_name());
+        self.report("UpdatePodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn post_update_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("PostUpdatePodSandbox", pod.full_name());
+        self.report("PostUpdatePodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn stop_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("StopPodSandbox", pod.full_name());
+        self.report("StopPodSandbox", pod.full_name());
         Ok(())
     }
 
     async fn remove_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {
-        self.tell("RemovePodSandbox", pod.full_name());
+        self.report("RemovePodSandbox", pod.full_name());
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<CreateAnswer, Error> {
-        self.tell("CreateContainer", display(&pod, &container));
+        self.report("CreateContainer", display(&pod, &container));
         // Use `nri::adjust::Adjust` on `answer.adjust`; `answer.update(…)` and `answer.evict(…)`
         // for others.
         let answer = CreateAnswer::default();
@@ -128,7 +128,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<(), Error> {
-        self.tell("PostCreateContainer", display(&pod, &container));
+        self.report("PostCreateContainer", display(&pod, &container));
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<(), Error> {
-        self.tell("StartContainer", display(&pod, &container));
+        self.report("StartContainer", display(&pod, &container));
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<(), Error> {
-        self.tell("PostStartContainer", display(&pod, &container));
+        self.report("PostStartContainer", display(&pod, &container));
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Plugin for Template {
         container: Container,
         _resources: LinuxResources,
     ) -> Result<UpdateAnswer, Error> {
-        self.tell("UpdateContainer", display(&pod, &container));
+        self.report("UpdateContainer", display(&pod, &container));
         Ok(UpdateAnswer::default())
     }
 
@@ -169,7 +169,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<(), Error> {
-        self.tell("PostUpdateContainer", display(&pod, &container));
+        self.report("PostUpdateContainer", display(&pod, &container));
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<Vec<ContainerUpdate>, Error> {
-        self.tell("StopContainer", display(&pod, &container));
+        self.report("StopContainer", display(&pod, &container));
         Ok(Vec::new())
     }
 
@@ -189,7 +189,7 @@ impl Plugin for Template {
         pod: PodSandbox,
         container: Container,
     ) -> Result<(), Error> {
-        self.tell("RemoveContainer", display(&pod, &container));
+        self.report("RemoveContainer", display(&pod, &container));
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl Plugin for Template {
 }
 
 impl Template {
-    fn tell(&self, event: &str, of: impl Display) {
+    fn report(&self, event: &str, of: impl Display) {
         self.log.info(format_args!("{event} {of}"));
     }
 }

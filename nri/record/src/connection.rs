@@ -35,7 +35,7 @@ impl RecordedConnection {
             of_plugin: Mutex::default(),
             of_runtime: Mutex::default(),
         };
-        connection.tell(Happened::Opened);
+        connection.report(Happened::Opened);
         connection
     }
 
@@ -46,16 +46,16 @@ impl RecordedConnection {
         }
         let mut sent = self.sent(from).lock();
         if let Some(why) = &sent.broken {
-            return self.tell(unread(from, why.clone(), bytes.to_vec()));
+            return self.report(unread(from, why.clone(), bytes.to_vec()));
         }
         let mut messages = Vec::new();
         let cut = sent.reader.push_into(bytes, &mut messages);
         for message in messages {
-            self.tell(Happened::Message { from, message });
+            self.report(Happened::Message { from, message });
         }
         if let Err(broken) = cut {
             let why = broken.to_string();
-            self.tell(unread(from, why.clone(), bytes.to_vec()));
+            self.report(unread(from, why.clone(), bytes.to_vec()));
             sent.broken = Some(why);
         }
     }
@@ -67,7 +67,7 @@ impl RecordedConnection {
             None => self.both_cut_off(),
         }
         let why = why.to_owned();
-        self.tell(Happened::Closed { by, why });
+        self.report(Happened::Closed { by, why });
     }
 
     fn both_cut_off(&self) {
@@ -81,7 +81,7 @@ impl RecordedConnection {
         let bytes = sent.reader.into_pending();
         if !bytes.is_empty() {
             let why = "a message that was not sent to its end".to_owned();
-            self.tell(unread(from, why, bytes));
+            self.report(unread(from, why, bytes));
         }
     }
 
@@ -92,8 +92,8 @@ impl RecordedConnection {
         }
     }
 
-    fn tell(&self, happened: Happened) {
-        self.queue.tell(self.number, happened);
+    fn report(&self, happened: Happened) {
+        self.queue.report(self.number, happened);
     }
 }
 
@@ -115,6 +115,6 @@ impl Watch for RecordedConnection {
         let by = if by_us { Side::Runtime } else { Side::Plugin };
         self.both_cut_off();
         let why = why.to_owned();
-        self.tell(Happened::Closed { by: Some(by), why });
+        self.report(Happened::Closed { by: Some(by), why });
     }
 }

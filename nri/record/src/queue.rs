@@ -97,7 +97,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    pub(super) fn tell(&self, connection: u64, happened: Happened) {
+    pub(super) fn report(&self, connection: u64, happened: Happened) {
         if self.is_over() {
             return;
         }

@@ -101,8 +101,8 @@ fn with_events<P: Plugin>(mut table: Handlers, plugin: &Arc<P>) -> Handlers {
         table = table.on_call(move |cx: Context, request| {
             let plugin = plugin.clone();
             async move {
-                let judged = plugin.validate_container_adjustment(&cx, request).await;
-                Ok(verdict(judged))
+                let checked = plugin.validate_container_adjustment(&cx, request).await;
+                Ok(verdict(checked))
             }
         });
     }

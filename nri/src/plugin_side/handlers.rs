@@ -60,8 +60,8 @@ impl fmt::Debug for Handlers {
 }
 
 /// A validator's answer: an error rejects, with its text.
-pub(super) fn verdict(judged: Result<()>) -> ValidateContainerAdjustmentResponse {
-    let rejected = judged.err().map(|e| e.to_string());
+pub(super) fn verdict(checked: Result<()>) -> ValidateContainerAdjustmentResponse {
+    let rejected = checked.err().map(|e| e.to_string());
     ValidateContainerAdjustmentResponse {
         reject: rejected.is_some(),
         reason: rejected.unwrap_or_default(),

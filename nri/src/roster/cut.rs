@@ -110,7 +110,7 @@ impl WaitsForCut {
             return Some((roster.enter(state, session), snapshot));
         };
         slot.instance.store(state.next_instance(), Ordering::SeqCst);
-        *slot.heir.lock() = Some(session.clone());
+        *slot.successor.lock() = Some(session.clone());
         let joining = Joining {
             roster: roster.clone(),
             slot,

@@ -25,7 +25,7 @@ pub(crate) enum Occupant {
     /// Not synchronised yet; events wait in the lane.
     Joining(Arc<Session>),
     Active(Arc<Session>),
-    Gone,
+    Removed,
 }
 
 /// A place in the order of plugins. It outlives an instance that is replaced (NRI-1070).
@@ -39,7 +39,7 @@ pub(crate) struct Slot {
     queued: AtomicUsize,
     pub(super) occupant: Mutex<Occupant>,
     /// The joining instance that replaces the present one, and inherits the slot if that one ends.
-    pub(super) heir: Mutex<Option<Arc<Session>>>,
+    pub(super) successor: Mutex<Option<Arc<Session>>>,
 }
 
 /// The right to call the plugin on a slot.
@@ -64,7 +64,7 @@ impl Slot {
             lane: Arc::default(),
             queued: AtomicUsize::new(0),
             occupant: Mutex::new(Occupant::Joining(session.clone())),
-            heir: Mutex::default(),
+            successor: Mutex::default(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Slot {
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         match self.occupant() {
             Occupant::Joining(session) | Occupant::Active(session) => Some(session),
-            Occupant::Gone => None,
+            Occupant::Removed => None,
         }
     }
 
@@ -84,7 +84,7 @@ impl Slot {
     pub(crate) fn active(&self) -> Option<Arc<Session>> {
         match self.occupant() {
             Occupant::Active(session) => Some(session),
-            Occupant::Joining(_) | Occupant::Gone => None,
+            Occupant::Joining(_) | Occupant::Removed => None,
         }
     }
 
@@ -92,9 +92,9 @@ impl Slot {
     pub(crate) fn joining(&self) -> Option<Arc<Session>> {
         let first = match self.occupant() {
             Occupant::Joining(session) => Some(session),
-            Occupant::Active(_) | Occupant::Gone => None,
+            Occupant::Active(_) | Occupant::Removed => None,
         };
-        first.or_else(|| self.heir.lock().clone())
+        first.or_else(|| self.successor.lock().clone())
     }
 
     /// The events of the occupant and of its replacement.

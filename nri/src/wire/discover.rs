@@ -59,7 +59,7 @@ pub(crate) fn discover(
     }
     let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
-        match judge(&file, config_dir, wasm_host, trusted_only) {
+        match check(&file, config_dir, wasm_host, trusted_only) {
             Ok(Some(plugin)) => found.push(plugin),
             Ok(None) => {}
             Err(why) => left_out.push(LeftOut { file, why }),
@@ -69,7 +69,7 @@ pub(crate) fn discover(
 }
 
 /// `None` for a file that is not a plugin; an error for an invalid plugin.
-fn judge(
+fn check(
     file: &Path,
     config_dir: Option<&Path>,
     wasm_host: Option<&Path>,

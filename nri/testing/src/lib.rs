@@ -3,7 +3,7 @@
 //! [`FakeRuntime`] listens on its own socket and runs the life of pods and containers like a
 //! runtime. The plugin under test connects to it (any program, or `stub::Stub` in the test itself),
 //! or runs in-process. The methods return its answers; its other effects are in
-//! [`FakeRuntime::take_deliveries`], [`FakeRuntime::take_wishes`] and
+//! [`FakeRuntime::take_deliveries`], [`FakeRuntime::take_requests`] and
 //! [`FakeRuntime::take_happenings`].
 //!
 //! ```
@@ -41,7 +41,7 @@
 //!
 //! # Updates and evictions
 //!
-//! [`FakeRuntime::take_wishes`] has those of answers when the step returns. A plugin that requests
+//! [`FakeRuntime::take_requests`] has those of answers when the step returns. A plugin that requests
 //! them of its own accord connects to the socket; its request is recorded when it is answered.
 //!
 //! ```
@@ -101,6 +101,6 @@ mod runtime;
 pub use builder::Builder;
 pub use differences::{Difference, assert_has, assert_only, differences, includes};
 pub use flavor::Flavor;
-pub use memory::{Happening, Place, Wish, WishKind};
+pub use memory::{Happening, Place, PluginRequest, PluginRequestKind};
 pub use objects::{ContainerBuilder, PodBuilder, container, pod};
 pub use runtime::{Failed, FakeRuntime, Removed};

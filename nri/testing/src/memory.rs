@@ -25,7 +25,7 @@ pub enum Place {
 
 /// A plugin's request for a container other than that of its event.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct PluginRequest {
     /// The plugin; `None` for updates outside of an answer, which do not name it.
     pub by: Option<PluginId>,
     /// Id of the container.
@@ -33,11 +33,11 @@ pub struct Wish {
     pub place: Place,
     /// It came in an answer; otherwise it was unsolicited.
     pub answer: bool,
-    pub kind: WishKind,
+    pub kind: PluginRequestKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum WishKind {
+pub enum PluginRequestKind {
     Update(Box<LinuxResources>),
     Evict(String),
 }
@@ -56,7 +56,7 @@ struct Inner {
     containers: BTreeMap<String, Container>,
     /// Names of removed containers, by id.
     removed: BTreeMap<String, String>,
-    wishes: Vec<Wish>,
+    requests: Vec<PluginRequest>,
     deliveries: Vec<Delivery>,
     happenings: Vec<Happening>,
     ids: u64,
@@ -134,12 +134,12 @@ impl Memory {
     }
 
     /// Records a request; false if it cannot be carried out.
-    pub(super) fn wish(
+    pub(super) fn request(
         &self,
         by: Option<PluginId>,
         container: &str,
         answer: bool,
-        kind: WishKind,
+        kind: PluginRequestKind,
     ) -> bool {
         let mut inner = self.0.lock();
         let removed = inner.removed.contains_key(container);
@@ -147,7 +147,7 @@ impl Memory {
         let place = match named {
             Some(there) if there.state == ContainerState::ContainerStopped as i32 => Place::Stopped,
             Some(there) => {
-                if let WishKind::Update(resources) = &kind {
+                if let PluginRequestKind::Update(resources) = &kind {
                     overlay(resources_of(there), (**resources).clone());
                 }
                 Place::There
@@ -155,7 +155,7 @@ impl Memory {
             None if removed => Place::Removed,
             None => Place::Never,
         };
-        inner.wishes.push(Wish {
+        inner.requests.push(PluginRequest {
             by,
             container: container.to_owned(),
             place,
@@ -165,8 +165,8 @@ impl Memory {
         place == Place::There
     }
 
-    pub(super) fn take_wishes(&self) -> Vec<Wish> {
-        std::mem::take(&mut self.0.lock().wishes)
+    pub(super) fn take_requests(&self) -> Vec<PluginRequest> {
+        std::mem::take(&mut self.0.lock().requests)
     }
 
     pub(super) fn take_deliveries(&self) -> Vec<Delivery> {
@@ -201,9 +201,9 @@ impl Source for Memory {
     ) -> BoxFuture<'_, Vec<FailedUpdate>> {
         let failed = updates.into_iter().filter(|update| {
             let resources = update.linux.clone().and_then(|linux| linux.resources);
-            let kind = WishKind::Update(Box::new(resources.unwrap_or_default()));
+            let kind = PluginRequestKind::Update(Box::new(resources.unwrap_or_default()));
             let by = by.of_update(&update.container_id).first().cloned();
-            !self.wish(by, &update.container_id, false, kind)
+            !self.request(by, &update.container_id, false, kind)
         });
         let failed = failed.map(|update| FailedUpdate::new(update, "no such container"));
         let failed: Vec<_> = failed.collect();
@@ -216,8 +216,8 @@ impl Source for Memory {
         container: String,
         reason: String,
     ) -> BoxFuture<'_, Result<(), String>> {
-        let kind = WishKind::Evict(reason);
-        let there = self.wish(Some(plugin.clone()), &container, false, kind);
+        let kind = PluginRequestKind::Evict(reason);
+        let there = self.request(Some(plugin.clone()), &container, false, kind);
         Box::pin(async move {
             if there {
                 Ok(())

@@ -8,8 +8,8 @@ use std::{
 };
 
 use nri::{
-    Adaptation, Created, Delivery, PluginId, PluginInfo, PluginState, Ran, Refused, StartError,
-    Stopped, Told, TransportError, Updated,
+    Adaptation, Created, Delivery, Notified, PluginId, PluginInfo, PluginState, Ran, Refused,
+    StartError, Stopped, TransportError, Updated,
     merge::{Askers, overlay},
     proto::{
         Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     builder::Builder,
-    memory::{Happening, Memory, Wish, WishKind, resources_of},
+    memory::{Happening, Memory, PluginRequest, PluginRequestKind, resources_of},
 };
 
 /// Interval of polls for a joined plugin.
@@ -205,9 +205,9 @@ impl FakeRuntime {
     }
 
     /// StartContainer, then PostStartContainer.
-    pub async fn start_container(&self, name: &str) -> Result<Told, Failed> {
+    pub async fn start_container(&self, name: &str) -> Result<Notified, Failed> {
         let (pod, mut container) = self.container(name)?;
-        let told = self
+        let reported = self
             .nri
             .start_container(pod.clone(), container.clone())
             .await?;
@@ -215,7 +215,7 @@ impl FakeRuntime {
         container.pid = 4711;
         self.memory.put_container(container.clone());
         self.nri.post_start_container(pod, container).await;
-        Ok(told)
+        Ok(reported)
     }
 
     /// UpdateContainer, then PostUpdateContainer.
@@ -274,10 +274,10 @@ impl FakeRuntime {
         name: &str,
         overhead: LinuxResources,
         resources: LinuxResources,
-    ) -> Result<Told, Failed> {
+    ) -> Result<Notified, Failed> {
         let mut pod = self.pod(name)?;
         let (of_pod, of_overhead) = (resources.clone(), overhead.clone());
-        let told = self
+        let reported = self
             .nri
             .update_pod_sandbox(pod.clone(), of_overhead, of_pod)
             .await?;
@@ -285,7 +285,7 @@ impl FakeRuntime {
         (linux.pod_overhead, linux.pod_resources) = (Some(overhead), Some(resources));
         self.memory.put_pod(pod.clone());
         self.nri.post_update_pod_sandbox(pod).await;
-        Ok(told)
+        Ok(reported)
     }
 
     /// StopPodSandbox; its containers are stopped first.
@@ -364,8 +364,8 @@ impl FakeRuntime {
     }
 
     /// Requests of plugins for other containers since the last call.
-    pub fn take_wishes(&self) -> Vec<Wish> {
-        self.memory.take_wishes()
+    pub fn take_requests(&self) -> Vec<PluginRequest> {
+        self.memory.take_requests()
     }
 
     /// Steps in the life of plugins since the last call.
@@ -377,16 +377,17 @@ impl FakeRuntime {
         for eviction in evictions {
             let id = &eviction.container_id;
             for by in askers.of_eviction(id) {
-                let kind = WishKind::Evict(eviction.reason.clone());
-                self.memory.wish(Some(by.clone()), id, true, kind);
+                let kind = PluginRequestKind::Evict(eviction.reason.clone());
+                self.memory.request(Some(by.clone()), id, true, kind);
             }
         }
         for update in updates {
             let id = &update.container_id;
             let resources = update.linux.clone().and_then(|linux| linux.resources);
             for by in askers.of_update(id) {
-                let kind = WishKind::Update(Box::new(resources.clone().unwrap_or_default()));
-                self.memory.wish(Some(by.clone()), id, true, kind);
+                let kind =
+                    PluginRequestKind::Update(Box::new(resources.clone().unwrap_or_default()));
+                self.memory.request(Some(by.clone()), id, true, kind);
             }
         }
     }

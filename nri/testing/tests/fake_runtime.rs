@@ -14,7 +14,7 @@ use nri::{
     },
     stub::Stub,
 };
-use nri_testing::{Failed, FakeRuntime, Flavor, Place, WishKind, container, pod};
+use nri_testing::{Failed, FakeRuntime, Flavor, Place, PluginRequestKind, container, pod};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -33,13 +33,13 @@ async fn connected(runtime: &FakeRuntime, handlers: Handlers) -> Stub {
 
 /// Records the arguments of each creation.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(PodSandbox, Container)>>>);
+struct Reported(Arc<Mutex<Vec<(PodSandbox, Container)>>>);
 
-impl Told {
+impl Reported {
     fn handlers(&self) -> Handlers {
-        let told = self.clone();
+        let reported = self.clone();
         Handlers::new().create_container(move |pod, container| {
-            told.0.lock().expect("no panic").push((pod, container));
+            reported.0.lock().expect("no panic").push((pod, container));
             async { Ok((None, Vec::new())) }
         })
     }
@@ -100,7 +100,7 @@ async fn a_refused_creation_is_stopped_and_removed_and_leaves_nothing() {
 #[tokio::test]
 async fn a_wish_says_whether_its_container_is_there_was_removed_or_never_was() {
     let runtime = FakeRuntime::start().await.expect("it starts");
-    let stub = connected(&runtime, Told::default().handlers()).await;
+    let stub = connected(&runtime, Reported::default().handlers()).await;
     runtime.run_pod(pod("web")).await.expect("no veto");
     let mut ids = Vec::new();
     for name in ["there", "removed"] {
@@ -113,19 +113,25 @@ async fn a_wish_says_whether_its_container_is_there_was_removed_or_never_was() {
         .await
         .expect("it is there");
     ids.push("never".to_owned());
-    let wishes = ids.iter().map(|id| {
-        let mut wish = update(id, false);
-        wish.linux.get_or_insert_default().resources = Some(LinuxResources::default());
-        wish
+    let requests = ids.iter().map(|id| {
+        let mut request = update(id, false);
+        request.linux.get_or_insert_default().resources = Some(LinuxResources::default());
+        request
     });
-    let (connection, wishes) = (stub.runtime(), wishes.collect());
-    let failed = connection.update_containers(wishes, Vec::new()).await;
+    let (connection, requests) = (stub.runtime(), requests.collect());
+    let failed = connection.update_containers(requests, Vec::new()).await;
     let failed = failed.expect("it answers").into_iter();
     let failed: Vec<_> = failed.map(|u| u.container_id).collect();
     assert_eq!(failed, ids[1..]);
-    let wishes = runtime.take_wishes().into_iter();
-    let places: Vec<_> = wishes
-        .map(|w| (w.place, w.answer, matches!(w.kind, WishKind::Update(_))))
+    let requests = runtime.take_requests().into_iter();
+    let places: Vec<_> = requests
+        .map(|w| {
+            (
+                w.place,
+                w.answer,
+                matches!(w.kind, PluginRequestKind::Update(_)),
+            )
+        })
         .collect();
     let expected = [Place::There, Place::Removed, Place::Never];
     assert_eq!(places, expected.map(|place| (place, false, true)));
@@ -192,16 +198,16 @@ async fn fields_are_filled_as_the_flavor_says_and_what_is_given_stays() {
         (Flavor::Containerd, Some(containerd), ":cri-containerd:"),
         (Flavor::CriO, Some(crio), ":crio:"),
     ] {
-        let told = Told::default();
+        let reported = Reported::default();
         let builder = FakeRuntime::builder().flavor(flavor);
-        let builder = builder.plugin(id(), told.handlers());
+        let builder = builder.plugin(id(), reported.handlers());
         let runtime = builder.start().await.expect("it starts");
         let given = pod("web").label("io.kubernetes.pod.name", "mine");
         runtime.run_pod(given).await.expect("no veto");
         let made = container("c").annotation("a", "b");
         runtime.create("web", made).await.expect("no veto");
-        let told = told.0.lock().expect("no panic").clone();
-        let (pod, container) = told.last().expect("one creation");
+        let reported = reported.0.lock().expect("no panic").clone();
+        let (pod, container) = reported.last().expect("one creation");
         assert_eq!((pod.id.len(), container.id.len()), (64, 64));
         assert_eq!(container.pod_sandbox_id, pod.id);
         assert_eq!(pod.labels["io.kubernetes.pod.name"], "mine");

@@ -74,8 +74,8 @@ on_every_transport! {
         let world = world(transport, vec![("10-one", handlers)]).await;
         whole_life(&world.nri).await;
         assert_eq!(count.load(Ordering::SeqCst), 1);
-        let told = world.nri.run_pod_sandbox(pod("q")).await.unwrap();
-        assert_eq!(*outcome(&told.deliveries, "10-one"), Outcome::NotSubscribed);
+        let reported = world.nri.run_pod_sandbox(pod("q")).await.unwrap();
+        assert_eq!(*outcome(&reported.deliveries, "10-one"), Outcome::NotSubscribed);
     }
 
     async fn a_veto_stops_setup_and_names_plugin_event_and_cause(transport) {
@@ -126,8 +126,8 @@ on_every_transport! {
         let world = world(transport, vec![("10-panics", handlers)]).await;
         let refused = world.nri.run_pod_sandbox(pod("p")).await.unwrap_err();
         assert!(refused.to_string().contains("panicked"), "{refused}");
-        let told = world.nri.stop_pod_sandbox(pod("p")).await;
-        assert_eq!(*outcome(&told.deliveries, "10-panics"), Outcome::Answered);
+        let reported = world.nri.stop_pod_sandbox(pod("p")).await;
+        assert_eq!(*outcome(&reported.deliveries, "10-panics"), Outcome::Answered);
     }
 
     async fn a_plugin_that_hangs_is_closed_and_setup_goes_on_without_it(transport) {
@@ -137,17 +137,17 @@ on_every_transport! {
             .stop_pod_sandbox(|_| async { Ok(()) });
         let world = world(transport, vec![("10-hangs", handlers), ("20-later", record.handlers())]).await;
         let begun = Instant::now();
-        let told = world.nri.run_pod_sandbox(pod("p")).await.unwrap();
+        let reported = world.nri.run_pod_sandbox(pod("p")).await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(10) * common::patience());
-        assert_eq!(*outcome(&told.deliveries, "10-hangs"), Outcome::TimedOut);
-        assert_eq!(*outcome(&told.deliveries, "20-later"), Outcome::Answered);
+        assert_eq!(*outcome(&reported.deliveries, "10-hangs"), Outcome::TimedOut);
+        assert_eq!(*outcome(&reported.deliveries, "20-later"), Outcome::Answered);
         if transport == Transport::V1Beta1 {
             let why = world.stubs[0].wait().await.to_string();
             assert!(why.contains("request-timeout: ") && why.contains("RunPodSandbox"), "{why}");
         }
         // It does not get the Stop event either (NRI-1104).
-        let told = world.nri.stop_pod_sandbox(pod("p")).await;
-        assert_eq!(told.deliveries.len(), 1);
+        let reported = world.nri.stop_pod_sandbox(pod("p")).await;
+        assert_eq!(reported.deliveries.len(), 1);
         assert!(world.place.seen.saw("10-hangs", |e| matches!(
             e,
             nri::PluginEvent::Closed { reason } if reason.starts_with("request-timeout:")
@@ -212,7 +212,7 @@ on_every_transport! {
     }
 
     async fn validators_judge_the_sum_and_all_their_reasons_are_told(transport) {
-        let judge = |why: &'static str| {
+        let check = |why: &'static str| {
             Handlers::new().validate_container_adjustment(move |request| async move {
                 let adjust = request.adjust.unwrap_or_default();
                 if adjust.annotations.contains_key("bad") {
@@ -225,7 +225,7 @@ on_every_transport! {
             let key = if c.id == "good" { "good" } else { "bad" };
             Ok((Some(annotate(key, "1")), Vec::new()))
         });
-        let plugins = vec![("10-a", bad), ("80-v", judge("first reason")), ("90-w", judge("second"))];
+        let plugins = vec![("10-a", bad), ("80-v", check("first reason")), ("90-w", check("second"))];
         let world = world(transport, plugins).await;
         let turn = world.nri.turn(Event::CreateContainer).await;
         let create = |id| world.nri.create_container(&turn, pod("p"), container(id, "p"));
@@ -264,8 +264,8 @@ on_every_transport! {
     }
 
     async fn validators_are_told_who_has_answered(transport) {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let names = told.clone();
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let names = reported.clone();
         let validator = Handlers::new().validate_container_adjustment(move |request| {
             let plugins = request.plugins.iter().map(|p| format!("{}-{}", p.index, p.name));
             *names.lock().unwrap() = plugins.collect();
@@ -281,7 +281,7 @@ on_every_transport! {
         let world = world(transport, plugins).await;
         let turn = world.nri.turn(Event::CreateContainer).await;
         world.nri.create_container(&turn, pod("p"), container("c", "p")).await.unwrap();
-        assert_eq!(*told.lock().unwrap(), ["10-answers", "30-idle", "40-judge"]);
+        assert_eq!(*reported.lock().unwrap(), ["10-answers", "30-idle", "40-judge"]);
     }
 
     async fn a_required_plugin_that_hangs_fails_this_very_creation(transport) {
@@ -351,8 +351,8 @@ on_every_transport! {
         let created = created.unwrap();
         assert_eq!(*outcome(&created.deliveries, "10-slow"), Outcome::TimedOut);
         assert!(created.merged.adjust.annotations.is_empty());
-        let told = world.nri.run_pod_sandbox(pod("q")).await.unwrap();
-        assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
+        let reported = world.nri.run_pod_sandbox(pod("q")).await.unwrap();
+        assert_eq!(*outcome(&reported.deliveries, "10-slow"), Outcome::Skipped);
 
         // Its late answer is dropped, and it gets StopContainer and RemoveContainer to forget the
         // container.
@@ -363,8 +363,8 @@ on_every_transport! {
         .await;
         let mut answered = false;
         for _ in 0..1000 {
-            let told = world.nri.post_start_container(pod("p"), container("d", "p")).await;
-            answered = *outcome(&told.deliveries, "10-slow") == Outcome::Answered;
+            let reported = world.nri.post_start_container(pod("p"), container("d", "p")).await;
+            answered = *outcome(&reported.deliveries, "10-slow") == Outcome::Answered;
             if answered {
                 break;
             }
@@ -395,8 +395,8 @@ on_every_transport! {
         });
         let world = world_with(transport, patient, vec![("10-slow", handlers)]).await;
         world.nri.start_container(pod("p"), container("c", "p")).await.unwrap();
-        let told = world.nri.stop_pod_sandbox(pod("p")).await;
-        assert_eq!(*outcome(&told.deliveries, "10-slow"), Outcome::Skipped);
+        let reported = world.nri.stop_pod_sandbox(pod("p")).await;
+        assert_eq!(*outcome(&reported.deliveries, "10-slow"), Outcome::Skipped);
         assert_eq!(common::there(&world.nri)[0].backlog, 1);
         release.notify_one();
         until("the event arrives", || record.lines().ends_with(&["StopPodSandbox p".into()])).await;
@@ -412,8 +412,8 @@ on_every_transport! {
         let world = world_with(transport, patient, vec![("10-slow", handlers)]).await;
         let start = || world.nri.start_container(pod("p"), container("c", "p"));
         for expected in [Outcome::TimedOut, Outcome::Skipped, Outcome::Skipped] {
-            let told = start().await.unwrap();
-            assert_eq!(*outcome(&told.deliveries, "10-slow"), expected);
+            let reported = start().await.unwrap();
+            assert_eq!(*outcome(&reported.deliveries, "10-slow"), expected);
         }
         assert!(common::there(&world.nri).is_empty());
     }
@@ -432,15 +432,15 @@ on_every_transport! {
     }
 
     async fn shutdown_says_goodbye_to_every_plugin(transport) {
-        let said = Arc::new(AtomicUsize::new(0));
-        let count = said.clone();
+        let printed = Arc::new(AtomicUsize::new(0));
+        let count = printed.clone();
         let handlers = Handlers::new().run_pod_sandbox(|_| async { Ok(()) }).shutdown(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
             async {}
         });
         let world = world(transport, vec![("10-a", handlers)]).await;
         world.nri.shutdown("enough").await;
-        assert_eq!(said.load(Ordering::SeqCst), 1);
+        assert_eq!(printed.load(Ordering::SeqCst), 1);
         assert!(common::there(&world.nri).is_empty());
         until("the socket is removed", || !world.place.socket().exists()).await;
         if transport == Transport::V1Beta1 {

@@ -115,7 +115,7 @@ impl Program {
         let _ = self.child.wait();
     }
 
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn report(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 }

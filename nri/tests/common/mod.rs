@@ -227,7 +227,7 @@ impl Record {
 /// Returns the connected and the expected plugins, without those that have ended.
 pub(crate) fn there(nri: &Adaptation) -> Vec<nri::PluginInfo> {
     let mut plugins = nri.plugins();
-    plugins.retain(|p| p.state != nri::PluginState::Gone);
+    plugins.retain(|p| p.state != nri::PluginState::Ended);
     plugins
 }
 

@@ -101,7 +101,7 @@ async fn updates_through_the_other_version_are_refused() {
         (raw, event)
     });
     until_active(&nri, "10-two-faced").await;
-    let told = tokio::spawn(async move { nri.stop_pod_sandbox(pod("p")).await });
+    let reported = tokio::spawn(async move { nri.stop_pod_sandbox(pod("p")).await });
     let (mut raw, event) = event.await.unwrap();
     raw.request(
         "nri.pkg.api.v1beta1.Runtime",
@@ -113,7 +113,10 @@ async fn updates_through_the_other_version_are_refused() {
     raw.request(RUNTIME, "UpdateContainers", Vec::new()).await;
     assert_eq!(raw.status().await, Some(0));
     raw.reply(event.unwrap().stream, Vec::new()).await;
-    assert_eq!(told.await.unwrap().deliveries[0].outcome, Outcome::Answered);
+    assert_eq!(
+        reported.await.unwrap().deliveries[0].outcome,
+        Outcome::Answered
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attacks;
 mod connections;
 mod messages;
-mod misdeeds;
 mod raw;

@@ -208,8 +208,8 @@ async fn an_old_plugin_that_wants_everything_is_not_asked_for_what_it_does_not_k
 async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_was() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let into = told.clone();
+    let reported = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let into = reported.clone();
     let handlers = Handlers::new().stop_container(move |pod: PodSandbox, c: Container| {
         let line = (pod.id, c.id, c.name, c.env.len(), nri::left_out().to_vec());
         into.lock().unwrap().push(line);
@@ -227,23 +227,23 @@ async fn whatever_is_long_teardown_reaches_the_plugin_and_its_rest_says_who_it_w
     let turn = nri.turn(Event::StopContainer).await;
     let stopped = nri.stop_container(&turn, longer, long).await;
     assert_eq!(stopped.deliveries[0].outcome, Outcome::Answered);
-    let told = told.lock().unwrap();
-    let [(pod, id, name, env, left_out)] = &told[..] else {
-        panic!("{} calls", told.len());
+    let reported = reported.lock().unwrap();
+    let [(pod, id, name, env, left_out)] = &reported[..] else {
+        panic!("{} calls", reported.len());
     };
     assert_eq!(
         (pod.as_str(), id.as_str(), name.as_str(), *env),
         ("p", "c", "", 0)
     );
-    let said: Vec<_> = stopped.deliveries[0]
+    let printed: Vec<_> = stopped.deliveries[0]
         .left_out
         .iter()
         .map(ToString::to_string)
         .collect();
-    assert_eq!(*left_out, said);
+    assert_eq!(*left_out, printed);
     assert!(
-        said[0].starts_with("pod p: labels") && said[1].ends_with("name"),
-        "{said:?}"
+        printed[0].starts_with("pod p: labels") && printed[1].ends_with("name"),
+        "{printed:?}"
     );
 }
 

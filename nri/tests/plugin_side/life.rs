@@ -87,7 +87,7 @@ async fn an_update_right_after_start_reaches_the_go_runtime() {
     let runtime = stub.runtime();
     let asked = runtime.update_containers(vec![update("c", false)], vec![eviction("e")]);
     assert_eq!(asked.await, Ok(Vec::new()));
-    go.tell("updates");
+    go.report("updates");
     assert_eq!(go.says("updates").await, "updates 1");
 }
 
@@ -208,7 +208,7 @@ async fn a_plugin_under_run_reaches_the_go_runtime_also_after_it_was_killed_and_
     soon(runtime.synchronized()).await;
     let asked = runtime.update_containers(vec![update("c", false)], Vec::new());
     assert_eq!(asked.await, Ok(Vec::new()));
-    again.tell("updates");
+    again.report("updates");
     assert_eq!(again.says("updates").await, "updates 1");
     running.abort();
 }
@@ -231,20 +231,20 @@ async fn after_shutdown_a_request_fails_at_once_and_does_not_reach_the_runtime()
             Ok(())
         }
         async fn shutdown(&self, cx: &Context, _: String) {
-            let tell = self.0.lock().unwrap().take().unwrap();
-            let _ = tell.send((cx.runtime_info().name.clone(), cx.runtime().clone()));
+            let report = self.0.lock().unwrap().take().unwrap();
+            let _ = report.send((cx.runtime_info().name.clone(), cx.runtime().clone()));
         }
     }
     let place = Place::new();
     let nri = started(&place).await;
-    let (tell, told) = oneshot::channel();
-    let plugin = Asks(Mutex::new(Some(tell)));
+    let (report, reported) = oneshot::channel();
+    let plugin = Asks(Mutex::new(Some(report)));
     let stub = builder(&place, plugin).start().await.unwrap();
     let runtime = stub.runtime();
     let early = runtime.update_containers(vec![update("early", false)], Vec::new());
     assert_eq!(early.await, Ok(Vec::new()));
     nri.shutdown("a test").await;
-    let (name, runtime) = soon(told).await.unwrap();
+    let (name, runtime) = soon(reported).await.unwrap();
     assert_eq!(name, stub.runtime_info().name);
     let late = runtime.update_containers(vec![update("late", false)], Vec::new());
     let refused = CallError::Lost("not connected to a runtime".into());

@@ -32,7 +32,7 @@ fn outcomes() -> Vec<Outcome> {
     ]
 }
 
-fn told(event: Event, policy: &PluginPolicy, misses: u32, outcome: &Outcome) -> Verdict {
+fn reported(event: Event, policy: &PluginPolicy, misses: u32, outcome: &Outcome) -> Verdict {
     let plugin = plugin("10-a");
     let case = Case {
         plugin: &plugin,
@@ -45,7 +45,7 @@ fn told(event: Event, policy: &PluginPolicy, misses: u32, outcome: &Outcome) -> 
 }
 
 fn aborts(event: Event, policy: &PluginPolicy, outcome: &Outcome) -> bool {
-    told(event, policy, 0, outcome).flow != Flow::Proceed
+    reported(event, policy, 0, outcome).flow != Flow::Proceed
 }
 
 fn events() -> impl Iterator<Item = Event> {
@@ -104,7 +104,7 @@ fn a_refusal_vetoes_every_setup_event_and_names_plugin_event_and_cause() {
         }
     }
     let refused = Outcome::Refused(Status::new(Code::Unknown, "no room"));
-    let verdict = told(Event::RunPodSandbox, &policy, 0, &refused);
+    let verdict = reported(Event::RunPodSandbox, &policy, 0, &refused);
     let text = "plugin 10-a refused RunPodSandbox: no room".to_owned();
     assert_eq!(verdict.flow, Flow::Abort(text.clone()));
     assert_eq!(verdict.log, Some(text));
@@ -200,7 +200,7 @@ fn a_failure_fails_what_it_can_of_a_plugin_that_wants_it_so() {
                 }
             }
             // The pod's teardown proceeds, and its call returns the error.
-            let verdict = told(Event::StopPodSandbox, &policy, 0, &outcome);
+            let verdict = reported(Event::StopPodSandbox, &policy, 0, &outcome);
             assert_eq!(verdict.flow, Flow::Proceed, "{outcome:?}");
             let fails = wanted && failures(&outcome);
             assert_eq!(verdict.failed.is_some(), fails, "{outcome:?}");
@@ -211,7 +211,7 @@ fn a_failure_fails_what_it_can_of_a_plugin_that_wants_it_so() {
 
 #[test]
 fn a_timeout_closes_at_once_by_default() {
-    let verdict = told(
+    let verdict = reported(
         Event::StopContainer,
         &PluginPolicy::default(),
         0,
@@ -228,11 +228,11 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
         breaker: Some(3),
         ..Default::default()
     };
-    let first = told(Event::RunPodSandbox, &skip, 0, &Outcome::TimedOut);
+    let first = reported(Event::RunPodSandbox, &skip, 0, &Outcome::TimedOut);
     assert_eq!((first.close, first.misses), (None, 1));
-    let second = told(Event::RunPodSandbox, &skip, first.misses, &Outcome::Skipped);
+    let second = reported(Event::RunPodSandbox, &skip, first.misses, &Outcome::Skipped);
     assert_eq!((second.close, second.misses), (None, 2));
-    let unasked = told(
+    let unasked = reported(
         Event::RunPodSandbox,
         &skip,
         second.misses,
@@ -242,21 +242,21 @@ fn a_skipped_plugin_is_closed_after_so_many_misses_in_a_row() {
         unasked.misses, 2,
         "an event without a subscription does not count"
     );
-    let third = told(
+    let third = reported(
         Event::RunPodSandbox,
         &skip,
         second.misses,
         &Outcome::TimedOut,
     );
     assert_eq!(third.close, Some(CloseReason::RequestTimeout));
-    let answered = told(Event::RunPodSandbox, &skip, 2, &Outcome::Answered);
+    let answered = reported(Event::RunPodSandbox, &skip, 2, &Outcome::Answered);
     assert_eq!(answered.misses, 0);
 
     let never = PluginPolicy {
         breaker: Some(0),
         ..skip
     };
-    let verdict = told(Event::RunPodSandbox, &never, u32::MAX, &Outcome::TimedOut);
+    let verdict = reported(Event::RunPodSandbox, &never, u32::MAX, &Outcome::TimedOut);
     assert_eq!((verdict.close, verdict.misses), (None, u32::MAX));
 }
 
@@ -267,11 +267,11 @@ fn a_lost_or_garbling_plugin_is_closed_whatever_its_policy() {
         ..Default::default()
     };
     for event in events() {
-        let lost = told(event, &skip, 0, &Outcome::Lost("gone".into()));
+        let lost = reported(event, &skip, 0, &Outcome::Lost("gone".into()));
         assert_eq!(lost.close, Some(CloseReason::ConnectionLost));
-        let garbled = told(event, &skip, 0, &Outcome::Garbled("junk".into()));
+        let garbled = reported(event, &skip, 0, &Outcome::Garbled("junk".into()));
         assert_eq!(garbled.close, Some(CloseReason::ProtocolError));
-        let cancelled = told(event, &PluginPolicy::default(), 0, &Outcome::Cancelled);
+        let cancelled = reported(event, &PluginPolicy::default(), 0, &Outcome::Cancelled);
         assert_eq!(cancelled.close, None, "not the plugin's fault");
     }
 }
@@ -294,13 +294,13 @@ fn only_teardown_that_a_must_run_plugin_did_not_acknowledge_is_journalled() {
         );
         for event in events() {
             let teardown = Class::of(event) == Class::Teardown;
-            let verdict = told(event, &must, 0, &outcome);
+            let verdict = reported(event, &must, 0, &outcome);
             assert_eq!(
                 verdict.journal,
                 teardown && !acknowledged,
                 "{event:?} {outcome:?}"
             );
-            assert!(!told(event, &PluginPolicy::default(), 0, &outcome).journal);
+            assert!(!reported(event, &PluginPolicy::default(), 0, &outcome).journal);
         }
     }
 }

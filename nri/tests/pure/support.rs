@@ -154,10 +154,13 @@ pub(crate) fn assert_conflict(
 ) {
     match result {
         Err(MergeError::Conflict(conflict)) => {
-            let told = conflict.to_string();
+            let reported = conflict.to_string();
             let path = nri::place::path(field, key);
             for part in [later, earlier, &path] {
-                assert!(told.contains(part), "{told:?} does not name {part:?}");
+                assert!(
+                    reported.contains(part),
+                    "{reported:?} does not name {part:?}"
+                );
             }
             assert_eq!(conflict.later, plugin(later));
             assert_eq!(conflict.earlier, plugin(earlier));

@@ -323,9 +323,9 @@ fn a_removal_of_what_an_earlier_plugin_set_is_owned_and_a_third_conflicts_with_t
             row.add(row.new, "z"),
         ];
         let refused = merge(third);
-        let told = refused.as_ref().expect_err("30-c must remove it too");
+        let reported = refused.as_ref().expect_err("30-c must remove it too");
         let deed = "already removed by plugin 20-b";
-        assert!(told.to_string().contains(deed), "{told}");
+        assert!(reported.to_string().contains(deed), "{reported}");
         assert_conflict(refused, "30-c", "20-b", row.field, Some(row.new));
         let third = vec![
             row.add(row.new, "x"),
@@ -479,8 +479,11 @@ fn a_removal_of_a_marked_key_leaves_an_earlier_plugins_removal_alone() {
         ]);
         let merged = merged.expect("two keys");
         let marker = format!("-{}", row.have);
-        let told = (row.reply)(&merged);
-        assert!(told.iter().any(|(key, _)| *key == marker), "{told:?}");
+        let reported = (row.reply)(&merged);
+        assert!(
+            reported.iter().any(|(key, _)| *key == marker),
+            "{reported:?}"
+        );
         let owner = merged.owner_of(row.field, row.have);
         assert_eq!(owner.as_deref(), Some("-10-a"));
     }

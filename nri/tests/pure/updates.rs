@@ -123,8 +123,8 @@ fn updates_of_one_container_become_one_entry_in_order_of_first_mention() {
 fn a_conflict_in_an_update_names_the_container() {
     let twice = || updates(vec![update("other", |u| u.cpu_shares(1))]);
     let result = merge(vec![twice(), twice()]);
-    let told = result.as_ref().expect_err("a conflict").to_string();
-    assert!(told.contains("container other"), "{told}");
+    let reported = result.as_ref().expect_err("a conflict").to_string();
+    assert!(reported.contains("container other"), "{reported}");
     assert_conflict(result, "20-b", "10-a", Field::CpuShares, None);
 }
 
@@ -319,7 +319,7 @@ fn evictions_of_one_container_are_joined_with_their_reasons() {
 #[test]
 fn who_asked_is_known_also_of_a_wish_without_a_value() {
     let mut merge = request(|r| r);
-    for (id, wishes) in [
+    for (id, requests) in [
         ("20-b", vec![update("x", |u| u)]),
         (
             "10-a",
@@ -327,7 +327,7 @@ fn who_asked_is_known_also_of_a_wish_without_a_value() {
         ),
     ] {
         merge
-            .apply(&plugin(id), answer(wishes))
+            .apply(&plugin(id), answer(requests))
             .expect("no conflict");
     }
     let askers = merge.finish().askers;

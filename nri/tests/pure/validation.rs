@@ -211,7 +211,7 @@ fn whatever_shows_a_part_of_the_host_needs_an_allowed_source() {
         allowed_mount_sources: vec!["/srv/plugin".to_owned()],
         ..Default::default()
     };
-    let judged = |source: &str, kind: &str, options: &[&str]| {
+    let checked = |source: &str, kind: &str, options: &[&str]| {
         let mount = Mount {
             destination: "/x".into(),
             r#type: kind.into(),
@@ -232,11 +232,11 @@ fn whatever_shows_a_part_of_the_host_needs_an_allowed_source() {
         ("/srv/plugin/disk", "ext4", &[]),
         ("proc", "proc", &[]),
     ] {
-        let why = judged(source, kind, options).unwrap_err();
+        let why = checked(source, kind, options).unwrap_err();
         assert!(why.contains("may not mount"), "{source} {kind}: {why}");
     }
-    assert_eq!(judged("/srv/plugin/x", "bind", &["rbind"]), Ok(()));
-    assert_eq!(judged("tmpfs", "tmpfs", &["nosuid"]), Ok(()));
+    assert_eq!(checked("/srv/plugin/x", "bind", &["rbind"]), Ok(()));
+    assert_eq!(checked("tmpfs", "tmpfs", &["nosuid"]), Ok(()));
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) struct Epoch {
     list: BTreeSet<String>,
 }
 
-pub(crate) struct Heard {
+pub(crate) struct Received {
     at: Instant,
     event: Event,
     object: String,
@@ -75,7 +75,7 @@ pub(crate) struct Instance {
     /// closed this one.
     passed_by: Option<Instant>,
     epochs: Vec<Epoch>,
-    heard: Vec<Heard>,
+    received: Vec<Received>,
     ended: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Op {
     }
 }
 
-impl Heard {
+impl Received {
     fn overlaps(&self, from: Instant, to: Instant) -> bool {
         self.at < to && self.done.is_none_or(|done| done > from)
     }
@@ -128,7 +128,7 @@ pub(crate) struct State {
 
 impl State {
     /// Whether the answer arrived after the end of the operation, while it was still accepted.
-    fn was_late(&self, h: &Heard) -> bool {
+    fn was_late(&self, h: &Received) -> bool {
         let mut of_it = self
             .ops
             .iter()
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Whether the operation of this event ended before the instance got the event.
-    fn was_kept(&self, h: &Heard) -> bool {
+    fn was_kept(&self, h: &Received) -> bool {
         let mut of_it = self
             .ops
             .iter()
@@ -243,7 +243,7 @@ impl Book {
             configured: None,
             passed_by: None,
             epochs: Vec::new(),
-            heard: Vec::new(),
+            received: Vec::new(),
             ended: None,
         });
         no
@@ -313,7 +313,7 @@ impl Book {
             OnTimeout::Skip => LATE,
             OnTimeout::Close | OnTimeout::Keep => limit,
         };
-        for other in me.heard.iter().filter(|h| h.done.is_none()) {
+        for other in me.received.iter().filter(|h| h.done.is_none()) {
             if now - other.at + SLACK < mine {
                 let other = format!("{} {}", event_name(other.event), other.object);
                 faults.push(('d', format!("{what}: while {other} is in work")));
@@ -331,15 +331,15 @@ impl Book {
             }
             Some(_) => {}
         }
-        let late = |h: &Heard| h.done.map_or(now, |done| done) - h.at + SLACK >= limit;
+        let late = |h: &Received| h.done.map_or(now, |done| done) - h.at + SLACK >= limit;
         let epoch = me.epochs.len();
-        let about = |h: &&Heard| h.object == object && h.epoch == epoch;
+        let about = |h: &&Received| h.object == object && h.epoch == epoch;
         let undone = |i: &Instance| {
-            let mut of = i.heard.iter().filter(|h| h.object == object);
+            let mut of = i.received.iter().filter(|h| h.object == object);
             self.on_timeout(&i.id) == OnTimeout::Skip
                 && of.any(|h| makes(h.event) && (late(h) || state.was_late(h)))
         };
-        for before in me.heard.iter().filter(about) {
+        for before in me.received.iter().filter(about) {
             let again = before.event == event && event != UpdateContainer;
             let kept = self.must_run(id) && late(before);
             let twice = again && !kept;
@@ -354,7 +354,7 @@ impl Book {
         let of_id = |i: &&Instance| i.id == *id && i.daemon == me.daemon;
         let all = state.instances.iter().enumerate();
         for (other, instance) in all.filter(|(_, i)| of_id(i)) {
-            for before in instance.heard.iter().filter(|h| h.object == object) {
+            for before in instance.received.iter().filter(|h| h.object == object) {
                 let answered = before.done.is_some()
                     && !late(before)
                     && instance.ended.is_none_or(|end| end > before.at + limit);
@@ -375,7 +375,7 @@ impl Book {
         for (rule, text) in faults {
             self.fault(&mut state, rule, text);
         }
-        state.instances[no].heard.push(Heard {
+        state.instances[no].received.push(Received {
             at: now,
             event,
             object: object.to_owned(),
@@ -384,13 +384,13 @@ impl Book {
             epoch,
         });
         self.idle(&mut state);
-        state.instances[no].heard.len() - 1
+        state.instances[no].received.len() - 1
     }
 
     pub(crate) fn answers(&self, no: usize, nth: usize, ok: bool) {
         let mut state = self.state.lock().unwrap();
-        let heard = &mut state.instances[no].heard[nth];
-        (heard.done, heard.ok) = (Some(Instant::now()), ok);
+        let received = &mut state.instances[no].received[nth];
+        (received.done, received.ok) = (Some(Instant::now()), ok);
         self.idle(&mut state);
     }
 
@@ -453,8 +453,9 @@ impl Book {
         let required = self.plan.plugins.iter().filter(|(_, s)| s.policy.required);
         for (id, _) in required {
             let answered = state.instances.iter().any(|i| {
-                let heard = |h: &Heard| h.event == event && h.object == object && h.done.is_some();
-                i.id == *id && i.heard.iter().any(heard)
+                let received =
+                    |h: &Received| h.event == event && h.object == object && h.done.is_some();
+                i.id == *id && i.received.iter().any(received)
             });
             let did_not_ask = state.deliveries.iter().any(|(_, d)| {
                 let of = if d.container.is_empty() {
@@ -484,9 +485,9 @@ impl Book {
         let holder = state.ops.iter().find(holds);
         let works = |i: &Instance| {
             let limit = self.limit(&i.id);
-            let mut heard = i.heard.iter().filter(|h| h.done.is_none());
+            let mut received = i.received.iter().filter(|h| h.done.is_none());
             let keeps = self.on_timeout(&i.id) == OnTimeout::Keep;
-            i.ended.is_none() && heard.any(|h| keeps || now - h.at < limit)
+            i.ended.is_none() && received.any(|h| keeps || now - h.at < limit)
         };
         let Some(holder) = holder.filter(|_| !state.instances.iter().any(works)) else {
             state.idle = None;
@@ -540,10 +541,10 @@ impl Book {
             };
             let mut bound = self.plan.timeouts.request;
             for i in &state.instances {
-                let heard = i.heard.iter().filter(|h| h.overlaps(op.began, ended));
+                let received = i.received.iter().filter(|h| h.overlaps(op.began, ended));
                 let joins = i.epochs.iter().filter(|e| e.overlaps(op.began, ended));
                 let count = |of: usize| u32::try_from(of).unwrap();
-                bound += self.limit(&i.id) * count(heard.count());
+                bound += self.limit(&i.id) * count(received.count());
                 bound += self.plan.timeouts.sync * 3 * count(joins.count());
             }
             let took = ended - op.began;
@@ -567,8 +568,8 @@ impl Book {
                 .max();
             let of_id = || state.instances.iter().filter(|o| o.id == i.id);
             // Kept events of the older instance use its queue, one at a time.
-            let kept = |h: &&Heard| h.overlaps(from, to) && state.was_kept(h);
-            let kept = of_id().flat_map(|o| &o.heard).filter(kept).count();
+            let kept = |h: &&Received| h.overlaps(from, to) && state.was_kept(h);
+            let kept = of_id().flat_map(|o| &o.received).filter(kept).count();
             let bound = longest.unwrap_or_default() * 3
                 + self.plan.timeouts.request
                 + self.limit(&i.id) * u32::try_from(kept).unwrap();
@@ -600,7 +601,7 @@ impl Book {
         let Some(epoch) = me.epochs.last().filter(|epoch| epoch.done.is_some()) else {
             return;
         };
-        if me.heard.iter().any(|h| h.done.is_none()) {
+        if me.received.iter().any(|h| h.done.is_none()) {
             return;
         }
         let limit = self.limit(&me.id);
@@ -617,22 +618,22 @@ impl Book {
                 );
                 *daemon == me.daemon && d.plugin == me.id && of == object && missed
             };
-            let mut heard = me.heard.iter().filter(|h| h.object == object);
-            let late = heard.any(|h| h.done.is_none_or(|done| done - h.at + SLACK > limit));
+            let mut received = me.received.iter().filter(|h| h.object == object);
+            let late = received.any(|h| h.done.is_none_or(|done| done - h.at + SLACK > limit));
             late || state.deliveries.iter().any(missed)
         };
         // It must undo a creation that it answered after the operation had ended (G-34).
         let undoes = |object: &str| {
-            let mut creations = me.heard.iter().filter(|h| h.event == CreateContainer);
+            let mut creations = me.received.iter().filter(|h| h.event == CreateContainer);
             self.on_timeout(&me.id) == OnTimeout::Skip
                 && creations.any(|h| h.object == object && h.ok && state.was_late(h))
         };
         let who = format!("{}#{no}", me.id);
         let mut knows = epoch.list.clone();
-        let heard = me.heard.iter().filter(|h| h.epoch == me.epochs.len());
-        let mut told: BTreeMap<&str, BTreeSet<Event>> = BTreeMap::new();
-        for h in heard {
-            told.entry(&h.object).or_default().insert(h.event);
+        let received = me.received.iter().filter(|h| h.epoch == me.epochs.len());
+        let mut reported: BTreeMap<&str, BTreeSet<Event>> = BTreeMap::new();
+        for h in received {
+            reported.entry(&h.object).or_default().insert(h.event);
             match h.event {
                 RunPodSandbox | CreateContainer => drop(knows.insert(h.object.clone())),
                 RemovePodSandbox | RemoveContainer => drop(knows.remove(&h.object)),
@@ -656,12 +657,12 @@ impl Book {
                 faults.push(('b', format!("{who}: never told of {object}")));
             }
         }
-        for (object, told) in told {
+        for (object, reported) in reported {
             let (make, stop, _) = events(object);
-            if told.contains(&make)
+            if reported.contains(&make)
                 && !there.contains(object)
                 && me.mask.has(stop)
-                && !told.contains(&stop)
+                && !reported.contains(&stop)
                 && (undoes(object) || !excused(object))
             {
                 faults.push((

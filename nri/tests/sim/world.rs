@@ -402,7 +402,7 @@ impl World {
         let plugins = nri
             .plugins()
             .iter()
-            .filter(|p| p.kind.is_some() && p.state != nri::PluginState::Gone)
+            .filter(|p| p.kind.is_some() && p.state != nri::PluginState::Ended)
             .count();
         nri.shutdown("the end").await;
         drop(nri);

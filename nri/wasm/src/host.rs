@@ -122,12 +122,12 @@ pub(crate) fn link(linker: &mut Linker<State>, module: &Module) -> Result<(), Er
     linker.func_wrap(
         WASI,
         "poll_oneoff",
-        |mut host: Host<'_>, from: u32, to: u32, count: u32, told: u32| -> Result<i32, Error> {
+        |mut host: Host<'_>, from: u32, to: u32, count: u32, reported: u32| -> Result<i32, Error> {
             let Ok(wake) = wake(&host, from, count) else {
                 return Ok(INVAL);
             };
             sleep_until(wake, host.data().deadline)?;
-            Ok(number(tell(&mut host, from, to, count, told)))
+            Ok(number(report(&mut host, from, to, count, reported)))
         },
     )?;
     linker.func_wrap(WASI, "proc_exit", |code: i32| -> Result<(), Error> {
@@ -218,7 +218,7 @@ fn write(host: &mut Host<'_>, fd: u32, parts: u32, count: u32, to: u32) -> Answe
     if fd != 1 && fd != 2 {
         return Err(BADF);
     }
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     let mut taken: u32 = 0;
     for part in 0..count.min(1024) {
         let at = parts.checked_add(part * 8).ok_or(FAULT)?;
@@ -230,11 +230,11 @@ fn write(host: &mut Host<'_>, fd: u32, parts: u32, count: u32, to: u32) -> Answe
         let mut bytes = vec![0; length as usize];
         let read = memory(host)?.read(&*host, from as usize, &mut bytes);
         read.map_err(|_| FAULT)?;
-        said.extend(bytes);
+        printed.extend(bytes);
         taken += length;
     }
     // If standard error is closed, the output is dropped.
-    let _ = std::io::stderr().write_all(&said);
+    let _ = std::io::stderr().write_all(&printed);
     put(host, to, &taken.to_le_bytes())
 }
 
@@ -289,7 +289,7 @@ fn sleep_until(wake: Instant, deadline: Instant) -> Result<(), Error> {
 }
 
 /// Every subscription gets an event; the caller subscribes again to those that are early.
-fn tell(host: &mut Host<'_>, from: u32, to: u32, count: u32, told: u32) -> Answer<()> {
+fn report(host: &mut Host<'_>, from: u32, to: u32, count: u32, reported: u32) -> Answer<()> {
     for n in 0..count {
         let all: [u8; SUBSCRIPTION as usize] =
             get(host, from.checked_add(n * SUBSCRIPTION).ok_or(FAULT)?)?;
@@ -301,7 +301,7 @@ fn tell(host: &mut Host<'_>, from: u32, to: u32, count: u32, told: u32) -> Answe
         }
         put(host, to.checked_add(n * EVENT).ok_or(FAULT)?, &event)?;
     }
-    put(host, told, &count.to_le_bytes())
+    put(host, reported, &count.to_le_bytes())
 }
 
 fn log(host: &Host<'_>, from: u32, length: u32) -> Result<(), Error> {
@@ -313,13 +313,13 @@ fn log(host: &Host<'_>, from: u32, length: u32) -> Result<(), Error> {
     }
     let read = memory.read(host, from as usize, &mut bytes);
     read.map_err(|_| bad("outside of the module's memory"))?;
-    let said = LogRequest::decode(&*bytes).map_err(|e| bad(&e.to_string()))?;
-    let level = match said.level() {
+    let printed = LogRequest::decode(&*bytes).map_err(|e| bad(&e.to_string()))?;
+    let level = match printed.level() {
         Level::Unspecified | Level::Debug => "debug",
         Level::Info => "info",
         Level::Warn => "warning",
         Level::Error => "error",
     };
-    said.msg.lines().for_each(|line| say(level, line));
+    printed.msg.lines().for_each(|line| say(level, line));
     timely(host, Ok(())).map(drop)
 }

@@ -275,7 +275,7 @@ impl Running {
         function: TypedFunc<P, R>,
         arguments: P,
     ) -> Result<R, ModuleError> {
-        let told = |error: &wasmi::Error| match error.kind() {
+        let reported = |error: &wasmi::Error| match error.kind() {
             ErrorKind::I32ExitStatus(code) => ModuleError::Failed {
                 function: name.to_owned(),
                 why: exited(*code),
@@ -288,14 +288,14 @@ impl Running {
                 why: error.to_string(),
             },
         };
-        self.store.set_fuel(SLICE).map_err(|e| told(&e))?;
+        self.store.set_fuel(SLICE).map_err(|e| reported(&e))?;
         let mut call = function
             .call_resumable(&mut self.store, arguments)
-            .map_err(|e| told(&e))?;
+            .map_err(|e| reported(&e))?;
         loop {
             call = match call {
                 TypedResumableCall::Finished(results) => return Ok(results),
-                TypedResumableCall::HostTrap(trap) => return Err(told(trap.host_error())),
+                TypedResumableCall::HostTrap(trap) => return Err(reported(trap.host_error())),
                 TypedResumableCall::OutOfFuel(_)
                     if Instant::now() >= self.store.data().deadline =>
                 {
@@ -303,8 +303,8 @@ impl Running {
                 }
                 TypedResumableCall::OutOfFuel(more) => {
                     let fuel = more.required_fuel().max(SLICE);
-                    self.store.set_fuel(fuel).map_err(|e| told(&e))?;
-                    more.resume(&mut self.store).map_err(|e| told(&e))?
+                    self.store.set_fuel(fuel).map_err(|e| reported(&e))?;
+                    more.resume(&mut self.store).map_err(|e| reported(&e))?
                 }
             };
         }

@@ -127,7 +127,7 @@ fn go(generation: &str) -> Option<Vec<u8>> {
 
 #[tokio::test]
 async fn modules_of_both_abis_of_gos_sdk_are_plugins_like_any_other() {
-    for (generation, told) in [("go", "its own function"), ("v0.11", "state change")] {
+    for (generation, reported) in [("go", "its own function"), ("v0.11", "state change")] {
         let Some(module) = go(generation) else { return };
         let place = Place::new();
         let nri = runtime_with(&place, &module, None).await;
@@ -142,7 +142,7 @@ async fn modules_of_both_abis_of_gos_sdk_are_plugins_like_any_other() {
         assert!(refused.to_string().contains("a bad pod"), "{refused}");
         let created = create(&nri, "c").await.unwrap();
         let pods = &created.merged.adjust.annotations["pods"];
-        assert_eq!(pods, &format!(" p ({told})"), "{generation}");
+        assert_eq!(pods, &format!(" p ({reported})"), "{generation}");
         let refused = create(&nri, "bad").await.unwrap_err();
         assert!(refused.to_string().contains("a bad container"), "{refused}");
         nri.shutdown("the test has ended").await;
@@ -318,9 +318,9 @@ async fn a_runtime_without_the_host_leaves_modules_out_by_name() {
         let place = Place::new();
         let nri = started(&place, &module("", b"", ""), None, host).await;
         until("it is told", || {
-            let told = place.seen.plugins.lock().unwrap();
+            let reported = place.seen.plugins.lock().unwrap();
             let rejected = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains(why));
-            told.iter().any(|(_, event)| rejected(event))
+            reported.iter().any(|(_, event)| rejected(event))
         })
         .await;
         nri.run_pod_sandbox(named("p")).await.unwrap();
@@ -383,11 +383,11 @@ fn a_file_that_is_no_plugin_is_refused_in_one_line() {
     ] {
         fs::write(&file, bytes).unwrap();
         let output = Command::new(HOST).arg(&file).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
         assert!(
-            !output.status.success() && said.contains(why),
-            "{why}: {said}"
+            !output.status.success() && printed.contains(why),
+            "{why}: {printed}"
         );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
     }
 }

@@ -59,8 +59,8 @@ pub async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String>
 /// # Errors
 /// One line for the user.
 pub async fn channel(connect: &Connect) -> Result<Channel, String> {
-    let (said_by, endpoint) = connect.endpoint();
-    let path = socket_path(said_by, &endpoint).map_err(|error| error.to_string())?;
+    let (status_text_of, endpoint) = connect.endpoint();
+    let path = socket_path(status_text_of, &endpoint).map_err(|error| error.to_string())?;
     Endpoint::from_static("http://localhost")
         .connect_with_connector(tower::service_fn(move |_: Uri| {
             let path = path.clone();
@@ -77,7 +77,7 @@ pub async fn channel(connect: &Connect) -> Result<Channel, String> {
 }
 
 /// The daemon's message of a failed call.
-pub fn said(status: tonic::Status) -> String {
+pub fn status_text(status: tonic::Status) -> String {
     status.message().to_owned()
 }
 
@@ -120,10 +120,10 @@ pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), Str
     let mut answers = client
         .import_image(ReceiverStream::new(receiver))
         .await
-        .map_err(said)?
+        .map_err(status_text)?
         .into_inner();
     while let Some(answer) = answers.next().await {
-        match answer.map_err(said)?.step {
+        match answer.map_err(status_text)?.step {
             Some(Step::Progress(line)) if std::io::stderr().is_terminal() => eprintln!("{line}"),
             Some(Step::Image(image)) => println!("{} {}", image.id, image.tags.join(" ")),
             _ => {}
@@ -163,7 +163,7 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
         container: arguments.container,
     };
     let answer = client.explain(request).await;
-    let json = answer.map_err(said)?.into_inner().json;
+    let json = answer.map_err(status_text)?.into_inner().json;
     let explained: Explanation = serde_json::from_str(&json)
         .map_err(|error| format!("the daemon sent an explanation that cannot be read: {error}"))?;
     match arguments.ask.output {
@@ -205,9 +205,9 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
         None => {
             let mut client = connect(&arguments.connect).await?;
             let answer = client.timeline(TimelineRequest { pod, follow }).await;
-            let mut events = answer.map_err(said)?.into_inner();
+            let mut events = answer.map_err(status_text)?.into_inner();
             while let Some(event) = events.next().await {
-                let line = event.map_err(said)?.json;
+                let line = event.map_err(status_text)?.json;
                 take(&line).map_err(|error| match error.as_str() {
                     READER_LEFT => error,
                     _ => format!("the daemon sent an event that cannot be read: {error}"),
@@ -268,7 +268,10 @@ fn timeline_from(
 /// One line for the user.
 pub async fn plugins(ask: Ask) -> Result<(), String> {
     let mut client = connect(&ask.connect).await?;
-    let answer = client.plugins(PluginsRequest {}).await.map_err(said)?;
+    let answer = client
+        .plugins(PluginsRequest {})
+        .await
+        .map_err(status_text)?;
     let answer = answer.into_inner();
     ask.output.print(
         || plugin_table::table(&answer, terminal().0),
@@ -288,7 +291,7 @@ pub async fn rm(arguments: Rm) -> Result<(), String> {
         let answer = client
             .remove(RemoveRequest { id, force })
             .await
-            .map_err(said)?
+            .map_err(status_text)?
             .into_inner();
         println!("{}", answer.id);
         for step in answer.skipped {

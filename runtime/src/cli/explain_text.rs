@@ -10,7 +10,7 @@ use super::{
     words::{Tint, some},
 };
 use crate::{
-    explain::{Change, Deed, Explanation, Said},
+    explain::{Answer, Change, Effect, Explanation},
     trace::{Changed, shown},
 };
 
@@ -60,10 +60,10 @@ pub(super) fn text(explained: &Explanation, width: usize, color: bool, full: boo
     let names = explained
         .plugins
         .iter()
-        .map(|said| said.plugin.chars().count());
+        .map(|answers| answers.plugin.chars().count());
     let column = names.max().unwrap_or(0);
-    for said in &explained.plugins {
-        plugin(&mut out, said, column, width, &paint);
+    for answers in &explained.plugins {
+        plugin(&mut out, answers, column, width, &paint);
     }
     updates(&mut out, explained, &paint, full);
     let reasons = [
@@ -136,39 +136,40 @@ fn updates(out: &mut String, explained: &Explanation, paint: &Paint, full: bool)
     }
 }
 
-fn plugin(out: &mut String, said: &Said, column: usize, width: usize, paint: &Paint) {
-    let name = format!("{:column$}", clean(&said.plugin));
-    let mut deeds = Vec::new();
-    let validated = said.hook == "ValidateContainerAdjustment";
-    match (said.outcome.as_str(), said.changes.len()) {
-        ("answered", _) if validated => deeds.push(paint.with(Tint::Good, "validated the sum")),
-        ("answered", 0) => deeds.push(paint.with(Tint::Faint, "changed nothing")),
-        ("answered", 1) => deeds.push(paint.with(Tint::Good, "1 change")),
-        ("answered", n) => deeds.push(paint.with(Tint::Good, &format!("{n} changes"))),
+fn plugin(out: &mut String, answers: &Answer, column: usize, width: usize, paint: &Paint) {
+    let name = format!("{:column$}", clean(&answers.plugin));
+    let mut effects = Vec::new();
+    let validated = answers.hook == "ValidateContainerAdjustment";
+    match (answers.outcome.as_str(), answers.changes.len()) {
+        ("answered", _) if validated => effects.push(paint.with(Tint::Good, "validated the sum")),
+        ("answered", 0) => effects.push(paint.with(Tint::Faint, "changed nothing")),
+        ("answered", 1) => effects.push(paint.with(Tint::Good, "1 change")),
+        ("answered", n) => effects.push(paint.with(Tint::Good, &format!("{n} changes"))),
         (outcome, _) => {
             let outcome = outcome.replace('_', " ");
-            let text = match &said.reason {
+            let text = match &answers.reason {
                 Some(why) => format!("{outcome}: {}", clean(why)),
                 None => outcome,
             };
             let rest = width.saturating_sub(column + 4).max(40);
             let lines = fold(&text, rest, 0);
-            deeds.push(paint.with(Tint::Bad, &lines.join(&format!("\n{:1$}", "", column + 4))));
+            effects.push(paint.with(Tint::Bad, &lines.join(&format!("\n{:1$}", "", column + 4))));
         }
     }
-    deeds.extend(some(said.updates, "update").map(|deed| deed + " of others"));
-    deeds.extend(some(said.evictions, "eviction").map(|deed| paint.with(Tint::Warn, &deed)));
-    let took = said
+    effects.extend(some(answers.updates, "update").map(|effect| effect + " of others"));
+    effects
+        .extend(some(answers.evictions, "eviction").map(|effect| paint.with(Tint::Warn, &effect)));
+    let took = answers
         .took_ns
         .map_or(String::new(), |ns| format!("  {}", duration(ns)));
     let _ = writeln!(
         out,
         "  {}  {}{}",
         paint.with(Tint::Strong, &name),
-        deeds.join(", "),
+        effects.join(", "),
         paint.with(Tint::Faint, &took)
     );
-    for one in &said.changes {
+    for one in &answers.changes {
         let _ = writeln!(out, "      {}", change(one, paint));
     }
 }
@@ -179,13 +180,13 @@ fn change(change: &Change, paint: &Paint) -> String {
         .key
         .as_ref()
         .map_or(String::new(), |key| format!("[{key:?}]"));
-    match change.deed {
-        Deed::Removed => paint.with(Tint::Bad, &format!("- {field}{key}")),
-        Deed::Overridden => paint.with(
+    match change.effect {
+        Effect::Removed => paint.with(Tint::Bad, &format!("- {field}{key}")),
+        Effect::Overridden => paint.with(
             Tint::Warn,
             &format!("~ {field}{key} (overridden by a plugin behind it)"),
         ),
-        Deed::Set | Deed::Added => {
+        Effect::Set | Effect::Added => {
             let value = match &change.value {
                 Some(value) => format!(" = {}", short(value)),
                 None if change.field == "env" => " (value not shown)".to_owned(),
@@ -249,8 +250,8 @@ mod tests {
         trace::Values,
     };
 
-    fn said(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Said {
-        Said {
+    fn answers(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Answer {
+        Answer {
             plugin: plugin.to_owned(),
             hook: "CreateContainer".to_owned(),
             outcome: outcome.to_owned(),
@@ -264,13 +265,13 @@ mod tests {
 
     fn explained() -> Explanation {
         let set = |field: &str, key: &str, value: Option<Value>| Change {
-            deed: Deed::Set,
+            effect: Effect::Set,
             field: field.to_owned(),
             key: Some(key.to_owned()),
             value,
         };
         let removed = Change {
-            deed: Deed::Removed,
+            effect: Effect::Removed,
             ..set("mounts", "/old", None)
         };
         let mount =
@@ -287,20 +288,20 @@ mod tests {
             schema: 1,
             container: about,
             plugins: vec![
-                said(
+                answers(
                     "10-a",
                     "answered",
                     None,
                     vec![set("mounts", "/data", Some(mount)), removed],
                 ),
-                said(
+                answers(
                     "15-longer",
                     "answered",
                     None,
                     vec![set("env", "SECRET", None)],
                 ),
-                said("20-idle", "answered", None, Vec::new()),
-                said("30-b", "denied", Some("it may not touch Args"), Vec::new()),
+                answers("20-idle", "answered", None, Vec::new()),
+                answers("30-b", "denied", Some("it may not touch Args"), Vec::new()),
             ],
             base: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6})),
             spec: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 7})),

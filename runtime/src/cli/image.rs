@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 
 use super::{
     args::{Ask, ImagePull, ImageRm, ImageVerify},
-    client::{channel, connect, containers, said},
+    client::{channel, connect, containers, status_text},
     image_table,
     pull_progress::Shown,
     verify_table,
@@ -75,7 +75,7 @@ pub async fn pull(
     let answer = answer.ok_or_else(|| {
         format!("pull {name}: interrupted: it is given up, unless another waits for the same")
     })?;
-    let answer = answer.map_err(said)?;
+    let answer = answer.map_err(status_text)?;
     println!("{} {name}", answer.into_inner().image_ref);
     Ok(())
 }
@@ -146,7 +146,7 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
         let request = cri::RemoveImageRequest {
             image: named(found.id.clone()),
         };
-        client.remove_image(request).await.map_err(said)?;
+        client.remove_image(request).await.map_err(status_text)?;
         println!("{} {}", found.id, found.repo_tags.join(" "));
         if !users.is_empty() {
             eprintln!(
@@ -167,7 +167,7 @@ pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
         if is_unserved(&status) {
             "this runtime does not verify images".to_owned()
         } else {
-            said(status)
+            status_text(status)
         }
     };
     let request = VerifyImagesRequest {

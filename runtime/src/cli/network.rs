@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     args::{Ask, NetworkGc},
-    client::{connect, said},
+    client::{connect, status_text},
     network_table,
 };
 use crate::cri::is_unserved;
@@ -49,6 +49,6 @@ fn unlisted(status: tonic::Status) -> String {
     if is_unserved(&status) {
         "this runtime cannot list networks: only cairn can".to_owned()
     } else {
-        said(status)
+        status_text(status)
     }
 }

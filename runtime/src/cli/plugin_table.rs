@@ -141,7 +141,7 @@ fn events(events: &[String]) -> String {
     let is_pod = |event: &&String| event.contains("PodSandbox");
     let pod = events.iter().filter(is_pod).count();
     let validates = events.iter().any(|e| e == "ValidateContainerAdjustment");
-    let told = match events.len() - usize::from(validates) {
+    let reported = match events.len() - usize::from(validates) {
         0..=2 => return events.join(","),
         EVENTS => "all".to_owned(),
         n if n == pod => format!("{n} of pods"),
@@ -149,9 +149,9 @@ fn events(events: &[String]) -> String {
         n => format!("{pod} of pods, {} of containers", n - pod),
     };
     if validates {
-        format!("{told}, validation")
+        format!("{reported}, validation")
     } else {
-        told
+        reported
     }
 }
 

@@ -73,7 +73,7 @@ impl Lines {
     fn next(&mut self, bytes: u64, of: u64, now: Instant) -> Option<String> {
         let is_new = match self.last {
             None => bytes > 0,
-            Some((told, then)) => bytes != told && now >= then + LINE,
+            Some((reported, then)) => bytes != reported && now >= then + LINE,
         };
         if !is_new {
             return None;

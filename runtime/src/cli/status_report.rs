@@ -320,7 +320,7 @@ fn directory(directory: &Directory) -> Finding {
 }
 
 fn pulling(pulls: &[Pull]) -> Finding {
-    let told = pulls.iter().map(|pull| {
+    let reported = pulls.iter().map(|pull| {
         // The announced size grows while manifests are read.
         let of = match pull.of {
             0 => String::new(),
@@ -329,10 +329,10 @@ fn pulling(pulls: &[Pull]) -> Finding {
         let so_far = format!("{}{of}", size(pull.bytes));
         format!("{}, {so_far} in {} s", pull.image, pull.seconds)
     });
-    let told: Vec<_> = told.collect();
-    match told.len() {
+    let reported: Vec<_> = reported.collect();
+    match reported.len() {
         0 => Finding::ok("pulls", "none under way"),
-        _ => Finding::ok("pulls", told.join("; ")),
+        _ => Finding::ok("pulls", reported.join("; ")),
     }
 }
 

@@ -46,14 +46,14 @@ fn plugin(state: &str, required: bool) -> Plugin {
     }
 }
 
-fn told(answers: Answers) -> (State, String) {
+fn reported(answers: Answers) -> (State, String) {
     let report = Report::new("unix:///x".into(), Ok(answers));
     (report.state(), report.table(200, false))
 }
 
 #[test]
 fn a_daemon_that_is_well_is_told_by_a_line_for_each_thing() {
-    let (state, text) = told(well());
+    let (state, text) = reported(well());
     assert_eq!(state, State::Ok);
     assert_eq!(
         text,
@@ -76,7 +76,7 @@ fn sandboxes_of_a_version_that_exposed_the_node_are_named_with_what_to_do() {
     let mut answers = well();
     let list = r#"[{"id":"0123456789abcdef","namespace":"default","name":"web"}]"#;
     answers.info.insert("exposedSandboxes".into(), list.into());
-    let (state, text) = told(answers);
+    let (state, text) = reported(answers);
     assert_eq!(state, State::Limited);
     assert!(
         text.contains("limited  pods     created by an older version"),
@@ -121,7 +121,7 @@ fn a_missing_plugin_fails_where_it_is_required_and_limits_where_it_must_run() {
             plugins: Ok(vec![plugin(state, required)]),
             ..well()
         };
-        let (found, text) = told(answers);
+        let (found, text) = reported(answers);
         assert_eq!(found, is, "{text}");
         assert!(text.contains(says), "{text}");
     }
@@ -137,7 +137,7 @@ fn a_network_that_is_not_ready_is_told_with_the_file_to_repair() {
     answers.conditions[1] = condition("NetworkReady", Some(why));
     let config = r#"{"confDir":"/etc/cni/net.d"}"#;
     answers.info.insert("cniconfig".into(), config.into());
-    let (state, text) = told(answers);
+    let (state, text) = reported(answers);
     assert_eq!(state, State::Fails);
     assert!(
         text.contains("fails    network  10.conf: no name\n"),
@@ -164,7 +164,7 @@ fn little_space_limits_and_none_fails() {
             directories: Ok(vec![room("root", free)]),
             ..well()
         };
-        assert_eq!(told(answers).0, is, "{free}");
+        assert_eq!(reported(answers).0, is, "{free}");
     }
     for (free, is) in [(6, State::Ok), (4, State::Limited), (0, State::Fails)] {
         let inodes = Directory {
@@ -176,7 +176,7 @@ fn little_space_limits_and_none_fails() {
             directories: Ok(vec![inodes]),
             ..well()
         };
-        assert_eq!(told(answers).0, is, "{free} inodes");
+        assert_eq!(reported(answers).0, is, "{free} inodes");
     }
 }
 
@@ -202,7 +202,7 @@ fn what_cannot_be_asked_is_told_and_nobody_at_all_is_not_ready() {
         plugins: Err("Plugins: this runtime does not support it".into()),
         ..well()
     };
-    assert_eq!(told(answers).0, State::Limited);
+    assert_eq!(reported(answers).0, State::Limited);
     let report = Report::new("unix:///x".into(), Err("no daemon answers".into()));
     assert_eq!(report.state(), State::Fails);
     let json = report.json();
@@ -226,7 +226,7 @@ fn unreadable_records_are_named_with_the_remedy() {
         held: Ok((1..8).map(one).collect()),
         ..well()
     };
-    let (state, text) = told(answers);
+    let (state, text) = reported(answers);
     assert_eq!(state, State::Limited);
     for part in [
         "sandbox ns/pod-1",

@@ -170,12 +170,13 @@ r/half:1  ddddddddddddd  2       42       sound but for 1 layer that is not veri
 "
         );
         assert_eq!(table(&[]), "there is no image\n");
-        let said = advice(&all);
-        assert_eq!(said.len(), 2, "{said:?}");
+        let status_text = advice(&all);
+        assert_eq!(status_text.len(), 2, "{status_text:?}");
         assert!(
-            said[0].starts_with("r/bad:1 is damaged: `cairn image verify --repair r/bad:1`, then")
+            status_text[0]
+                .starts_with("r/bad:1 is damaged: `cairn image verify --repair r/bad:1`, then")
         );
-        assert!(said[1].starts_with("layers that are not verifiable"));
+        assert!(status_text[1].starts_with("layers that are not verifiable"));
         assert!(advice(&all[..1]).is_empty());
     }
 
@@ -188,12 +189,15 @@ r/half:1  ddddddddddddd  2       42       sound but for 1 layer that is not veri
         let mut left = image("r/b:1", "b");
         left.damages.clone_from(&aside.damages);
         left.not_set_aside = "in use by container p/c (1)".to_owned();
-        let said = advice(&[aside.clone(), left]);
+        let status_text = advice(&[aside.clone(), left]);
         assert!(
-            said[0].contains("`cairn image pull` of r/a:1 and r/a:2 fetches"),
-            "{said:?}"
+            status_text[0].contains("`cairn image pull` of r/a:1 and r/a:2 fetches"),
+            "{status_text:?}"
         );
-        assert_eq!(said[1], "r/b:1 was left: in use by container p/c (1)");
+        assert_eq!(
+            status_text[1],
+            "r/b:1 was left: in use by container p/c (1)"
+        );
         assert!(table(&[aside]).contains("damaged, set aside"));
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn action_text(action: &Action) -> (String, Tint) {
         Action::Evicted { plugin, reason } => {
             (format!("evicted by {plugin}: {reason}"), Tint::Warn)
         }
-        Action::WishFailed { plugin, why, .. } => (format!("{plugin}: {why}"), Tint::Bad),
+        Action::RequestFailed { plugin, why, .. } => (format!("{plugin}: {why}"), Tint::Bad),
         Action::Updated { values } => {
             let colon = if values.values.is_empty() { "" } else { ": " };
             let text = format!("resources updated{colon}{}", values_text(values));
@@ -135,7 +135,7 @@ pub(super) fn life_text(life: &Life) -> (String, Tint) {
             );
             (text, Tint::Plain)
         }
-        Life::WishFailed { why, .. } => (why.clone(), Tint::Bad),
+        Life::RequestFailed { why, .. } => (why.clone(), Tint::Bad),
         Life::Rejected { reason } => (format!("rejected: {reason}"), Tint::Bad),
         Life::Shadowed => (
             "shadowed: a newer instance is called from now on".to_owned(),

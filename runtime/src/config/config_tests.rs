@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::{read::parse, *};
 
-fn judge(text: &str) -> String {
+fn check(text: &str) -> String {
     match parse(Path::new("cairn.toml"), text).and_then(Config::check) {
         Ok(_) => "fine".into(),
         Err(error) => error.to_string(),
@@ -48,37 +48,37 @@ fn the_manual_page_shows_every_line_of_the_default_as_text() {
 #[test]
 fn an_unknown_key_is_refused_by_name_and_line() {
     assert_eq!(
-        judge("version = 1\nrooot = \"/x\"\n")
+        check("version = 1\nrooot = \"/x\"\n")
             .split(", expected")
             .next(),
         Some("cairn.toml: line 2: rooot: unknown field `rooot`")
     );
-    assert!(judge("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
+    assert!(check("[nri.plugin.\"10-x\"]\nfoo = 1\n").contains("unknown field `foo`"));
 }
 
 #[test]
 fn a_bad_value_is_refused_by_key() {
     assert_eq!(
-        judge("version = 2"),
+        check("version = 2"),
         "version: unsupported version (supported: 1)"
     );
-    assert_eq!(judge("root = \"x\""), "root: x is not an absolute path");
-    assert!(judge("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
-    assert!(judge("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
+    assert_eq!(check("root = \"x\""), "root: x is not an absolute path");
+    assert!(check("listen = \"tcp://1\"").starts_with("listen: tcp://1: unsupported scheme"));
+    assert!(check("[network]\nsubnet = \"10.0.0.0\"").starts_with("network.subnet: "));
     assert_eq!(
-        judge("[network]\nnri = \"add\"\n[nri]\nenable = false"),
+        check("[network]\nnri = \"add\"\n[nri]\nenable = false"),
         "network.nri: needs nri.enable = true"
     );
     assert_eq!(
-        judge("[network]\nnon_masquerade_cidrs = [\"fd88::/48\", \"10.88.0.0/33\"]"),
+        check("[network]\nnon_masquerade_cidrs = [\"fd88::/48\", \"10.88.0.0/33\"]"),
         "network.non_masquerade_cidrs: \"10.88.0.0/33\": must be a subnet, like \"10.88.0.0/16\""
     );
-    assert!(judge("[network]\nnri = \"all\"").contains("`off`, `add`, `only`"));
-    assert!(judge("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
-    assert!(judge("[nri]\nrecord = \"r.jsonl\"").starts_with("nri.record: r.jsonl is not"));
-    assert!(judge("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
-    assert!(judge("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
-    assert!(judge("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
+    assert!(check("[network]\nnri = \"all\"").contains("`off`, `add`, `only`"));
+    assert!(check("[nri]\nrequest_timeout = \"2\"").contains("invalid duration"));
+    assert!(check("[nri]\nrecord = \"r.jsonl\"").starts_with("nri.record: r.jsonl is not"));
+    assert!(check("[nri]\nrequest_timeout = \"0s\"").starts_with("nri.request_timeout: "));
+    assert!(check("[metrics]\nlisten = \"0.0.0.0:1\"").starts_with("metrics.listen: "));
+    assert!(check("[nri.plugin.x]\n").starts_with("nri.plugin: \"x\""));
     for (key, value) in [
         ("max_parallel_layers", "5"),
         ("max_image_bytes", "\"1KiB\""),
@@ -88,19 +88,19 @@ fn a_bad_value_is_refused_by_key() {
         ("max_volume_bytes", "1"),
         ("progress_timeout", "\"0s\""),
     ] {
-        let said = judge(&format!("[image]\n{key} = {value}"));
-        assert!(said.contains(&format!("image.{key}: ")), "{said}");
+        let printed = check(&format!("[image]\n{key} = {value}"));
+        assert!(printed.contains(&format!("image.{key}: ")), "{printed}");
     }
     for bad in [
         "\"http://r.example\" = []",
         "\"r.example\" = [\"login.example/x\"]",
     ] {
-        let said = judge(&format!("[image.token_services]\n{bad}"));
-        assert!(said.starts_with("image.token_services: "), "{said}");
+        let printed = check(&format!("[image.token_services]\n{bad}"));
+        assert!(printed.starts_with("image.token_services: "), "{printed}");
     }
-    assert!(judge("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
-    assert!(judge("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));
-    assert!(judge("[image]\npinned = [\"Bad Name\"]").starts_with("image.pinned: \"Bad Name\""));
+    assert!(check("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
+    assert!(check("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));
+    assert!(check("[image]\npinned = [\"Bad Name\"]").starts_with("image.pinned: \"Bad Name\""));
 }
 
 #[test]
@@ -114,12 +114,12 @@ fn a_handler_has_what_it_sets_and_the_rest_of_container() {
     assert!(own.device_ownership_from_security_context);
     assert_eq!(file.container.ulimits, ["nofile=1"]);
     assert_eq!(
-        judge("[handlers.hard]\nulimits = [\"cores=0\"]"),
+        check("[handlers.hard]\nulimits = [\"cores=0\"]"),
         "handlers: hard: ulimits: \"cores=0\": unknown limit (see getrlimit(2))"
     );
-    assert!(judge("[handlers.Hard]").starts_with("handlers: \"Hard\": a handler's name has"));
+    assert!(check("[handlers.Hard]").starts_with("handlers: \"Hard\": a handler's name has"));
     assert!(
-        judge("[handlers.hard]\ndevice_ownership_from_security_context = true")
+        check("[handlers.hard]\ndevice_ownership_from_security_context = true")
             .contains("unknown field")
     );
 }

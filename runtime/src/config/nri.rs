@@ -210,9 +210,9 @@ mod tests {
             "[plugin.\"10-x\"]\nrequired = true\nevents = \"StopContainer\"",
             "default_events = \"StopContainer\"\n[plugin.\"10-x\"]\nrequired = true",
         ] {
-            let told = "nri.plugin: \"10-x\": events: a required plugin must get one of RunPodSandbox, \
+            let reported = "nri.plugin: \"10-x\": events: a required plugin must get one of RunPodSandbox, \
                         CreateContainer, ValidateContainerAdjustment";
-            assert_eq!(refused(text), told);
+            assert_eq!(refused(text), reported);
         }
         assert!(refused("[plugin.\"10-x\"]\non_timeout = \"nap\"").contains("skip"));
     }

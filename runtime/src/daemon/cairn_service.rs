@@ -15,7 +15,7 @@ use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Status, Streaming};
 
-use super::{networks, tell_progress::tell_progress, verify_images};
+use super::{networks, report_progress::report_progress, verify_images};
 use crate::{
     clock::nanoseconds,
     cri::{Answer, Streamed, answer},
@@ -260,7 +260,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         nri::PluginState::Shadowed => "shadowed",
         nri::PluginState::Overdue => "overdue",
         nri::PluginState::Absent => "absent",
-        nri::PluginState::Gone => "gone",
+        nri::PluginState::Ended => "gone",
     };
     let version = match info.version {
         Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
@@ -338,7 +338,7 @@ async fn import(
     };
     let imported = tokio::select! {
         imported = work => imported?,
-        () = tell_progress(&progress, answers, word) => return Ok(()),
+        () = report_progress(&progress, answers, word) => return Ok(()),
     };
     for image in imported {
         let image = ImportedImage {

@@ -12,7 +12,7 @@ mod model;
 mod networks;
 mod open;
 mod pause_root;
+mod report_progress;
 pub mod serve;
-mod tell_progress;
 mod traced;
 mod verify_images;

@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use proto_cairn::v1::{
     ImageDamage, VerifiedImage, VerifyImagesResponse, VerifyProgress,
-    verify_images_response::Step as Told,
+    verify_images_response::Step as Notified,
 };
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::tell_progress::tell_progress;
+use super::report_progress::report_progress;
 use crate::{
     image::{Digest, Images, InTheWay, Progress, SetAside, Verified, Watch},
     pod::{
@@ -45,7 +45,7 @@ pub(super) fn start(
                 let error = Error::failed(format!("verify images: {error}"));
                 let _ = answers.send(Err(error.into())).await; // the client may have left
             },
-            () = tell_progress(&progress, &answers, word) => {}
+            () = report_progress(&progress, &answers, word) => {}
         }
     });
     Ok(receiver)
@@ -76,8 +76,8 @@ fn run(
         progress,
         is_over: &|| answers.is_closed(),
     };
-    let tell = |image: VerifiedImage| {
-        let step = Some(Told::Image(image));
+    let notify = |image: VerifiedImage| {
+        let step = Some(Notified::Image(image));
         let _ = answers.blocking_send(Ok(VerifyImagesResponse { step })); // as above
     };
     // Set aside after all checks, because the removal of one image may affect others.
@@ -86,7 +86,7 @@ fn run(
         if repair && !found.damages.is_empty() {
             damaged.push(found)
         } else {
-            tell(message(&found))
+            notify(message(&found))
         }
     });
     if let Err(error) = verified {
@@ -116,7 +116,7 @@ fn run(
             }
             Err(error) => image.not_set_aside = error.to_string(),
         }
-        tell(image);
+        notify(image);
     }
 }
 
@@ -179,6 +179,6 @@ fn user(registry: &Registry, id: &str) -> String {
 }
 
 fn word(bytes: u64, of_bytes: u64) -> VerifyImagesResponse {
-    let step = Some(Told::Progress(VerifyProgress { bytes, of_bytes }));
+    let step = Some(Notified::Progress(VerifyProgress { bytes, of_bytes }));
     VerifyImagesResponse { step }
 }

@@ -14,7 +14,7 @@ pub struct Explanation {
     pub container: About,
     /// Plugins that were called at CreateContainer (for a pod, at RunPodSandbox), in order;
     /// validators last.
-    pub plugins: Vec<Said>,
+    pub plugins: Vec<Answer>,
     /// The reason of a rejected creation: a veto, a conflict, a validator.
     pub refused: Option<String>,
     /// How it ended, or could not start, if that was a failure.
@@ -67,7 +67,7 @@ pub struct About {
 
 /// The answer of one plugin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Said {
+pub struct Answer {
     /// `NN-name`.
     pub plugin: String,
     /// The event, such as `CreateContainer`.
@@ -86,7 +86,7 @@ pub struct Said {
 /// One field that a plugin set or removed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    pub deed: Deed,
+    pub effect: Effect,
     /// Its path in an adjustment, such as `mounts`.
     pub field: String,
     /// For fields with keys: the destination of a mount, the name of a variable.
@@ -97,7 +97,7 @@ pub struct Change {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Deed {
+pub enum Effect {
     Set,
     Removed,
     /// Beside other plugins' entries: hooks.

@@ -6,7 +6,7 @@ use nri::{owners::Owner, place::path};
 use proto_nri::{ContainerAdjustment, Field, FieldOwners};
 use serde_json::Value;
 
-use super::explanation::{Change, Deed};
+use super::explanation::{Change, Effect};
 use crate::trace::{Values, field_and_key, value};
 
 /// A plugin's entries in the table of owners, with values from the merged adjustment.
@@ -18,8 +18,8 @@ pub(super) fn changes(
     let adjustment = serde_json::to_value(adjustment).unwrap_or_default();
     let mut changes = Vec::new();
     for (number, owner) in &owners.simple {
-        if let (Some(deed), Ok(field)) = (deed(owner, plugin), Field::try_from(*number)) {
-            changes.push(change(&adjustment, field, None, deed));
+        if let (Some(effect), Ok(field)) = (effect(owner, plugin), Field::try_from(*number)) {
+            changes.push(change(&adjustment, field, None, effect));
         }
     }
     for (number, keys) in &owners.compound {
@@ -27,8 +27,8 @@ pub(super) fn changes(
             continue;
         };
         for (key, owner) in &keys.owners {
-            if let Some(deed) = deed(owner, plugin) {
-                changes.push(change(&adjustment, field, Some(key), deed));
+            if let Some(effect) = effect(owner, plugin) {
+                changes.push(change(&adjustment, field, Some(key), effect));
             }
         }
     }
@@ -47,24 +47,24 @@ pub(super) fn owners(table: &FieldOwners) -> Vec<String> {
     plugins.into_iter().map(ToString::to_string).collect()
 }
 
-fn deed(owner: &str, plugin: &str) -> Option<Deed> {
+fn effect(owner: &str, plugin: &str) -> Option<Effect> {
     let owner: Owner = owner.parse().ok()?;
-    let deed = match owner {
-        Owner::Set(_) => Deed::Set,
-        Owner::Cleared(_) => Deed::Removed,
-        Owner::Shared(_) => Deed::Added,
+    let effect = match owner {
+        Owner::Set(_) => Effect::Set,
+        Owner::Cleared(_) => Effect::Removed,
+        Owner::Shared(_) => Effect::Added,
     };
     let mut plugins = owner.plugins().iter();
-    plugins.any(|id| id.to_string() == plugin).then_some(deed)
+    plugins.any(|id| id.to_string() == plugin).then_some(effect)
 }
 
-fn change(adjustment: &Value, field: Field, key: Option<&String>, deed: Deed) -> Change {
-    let value = match deed {
-        Deed::Removed | Deed::Overridden => None,
-        Deed::Set | Deed::Added => value(adjustment, field, key.map_or("", String::as_str)),
+fn change(adjustment: &Value, field: Field, key: Option<&String>, effect: Effect) -> Change {
+    let value = match effect {
+        Effect::Removed | Effect::Overridden => None,
+        Effect::Set | Effect::Added => value(adjustment, field, key.map_or("", String::as_str)),
     };
     Change {
-        deed,
+        effect,
         field: path(field, None),
         key: key.cloned(),
         value,
@@ -77,7 +77,7 @@ pub(super) fn named(changed: &[String], values: &Values) -> Vec<Change> {
         let (field, key) = field_and_key(path);
         let known = values.values.iter().find(|value| value.field == *path);
         Change {
-            deed: Deed::Set,
+            effect: Effect::Set,
             field: field.to_owned(),
             key,
             value: known.map(|known| known.new.clone()),
@@ -213,8 +213,14 @@ mod tests {
         mounts.owners.insert("/data".to_owned(), "-20-b".to_owned());
         assert_eq!(super::owners(&owners), ["10-a", "20-b"]);
         let changes = changes(&owners, &adjustment, "20-b");
-        let deeds: Vec<_> = changes.iter().map(|c| (c.field.as_str(), c.deed)).collect();
-        assert_eq!(deeds, [("hooks", Deed::Added), ("mounts", Deed::Removed)]);
+        let effects: Vec<_> = changes
+            .iter()
+            .map(|c| (c.field.as_str(), c.effect))
+            .collect();
+        assert_eq!(
+            effects,
+            [("hooks", Effect::Added), ("mounts", Effect::Removed)]
+        );
         assert_eq!(changes[1].value, None);
     }
 

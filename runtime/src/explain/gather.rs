@@ -6,7 +6,7 @@ use proto_nri::FieldOwners;
 use serde_json::Value;
 
 use super::{
-    explanation::{About, Change, Deed, Explanation, SCHEMA, Said, Updated},
+    explanation::{About, Answer, Change, Effect, Explanation, SCHEMA, Updated},
     fields,
 };
 use crate::{
@@ -274,7 +274,7 @@ fn history(events: &[Arc<Event>], hooks: &[&str]) -> Explanation {
             state: state.to_owned(),
             image: String::new(),
         },
-        plugins: said(events, hooks),
+        plugins: answers(events, hooks),
         refused: refused.map(str::to_owned),
         failed: last_failure(events),
         updates,
@@ -395,7 +395,7 @@ fn failed<'a>(event: &'a Event, call: &str) -> Option<&'a str> {
 }
 
 /// The answers of each plugin, as far as the log reaches back.
-fn said(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Said> {
+fn answers(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Answer> {
     let answers = events.iter().filter_map(|event| match &event.what {
         What::Plugin {
             hook,
@@ -415,7 +415,7 @@ fn said(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Said> {
                     .and_then(Value::as_str)
                     .map(str::to_owned)
             };
-            Some(Said {
+            Some(Answer {
                 plugin: plugin.clone(),
                 hook: hook.clone(),
                 outcome: text("outcome").unwrap_or_default(),
@@ -430,29 +430,29 @@ fn said(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Said> {
     });
     // Plugins without a subscription were not asked.
     answers
-        .filter(|said| said.outcome != "not_subscribed")
+        .filter(|answers| answers.outcome != "not_subscribed")
         .collect()
 }
 
 /// Adds the changes of the table of owners; plugins that are no longer in the log come last. If the
 /// log has a field that the table lacks, another plugin has overridden it.
-fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said> {
-    for change in said.iter_mut().flat_map(|said| &mut said.changes) {
-        change.deed = Deed::Overridden;
+fn with_changes(mut answers: Vec<Answer>, specs: &Specs, container: &str) -> Vec<Answer> {
+    for change in answers.iter_mut().flat_map(|answers| &mut answers.changes) {
+        change.effect = Effect::Overridden;
     }
     let none = FieldOwners::default();
     let table = specs.owners.owners.get(container).unwrap_or(&none);
     for plugin in fields::owners(table) {
         let mut changes = fields::changes(table, &specs.adjustment, &plugin);
-        let theirs = |said: &&mut Said| said.plugin == plugin && said.hook == HOOKS[0];
-        match said.iter_mut().find(theirs) {
-            Some(said) => {
+        let theirs = |answers: &&mut Answer| answers.plugin == plugin && answers.hook == HOOKS[0];
+        match answers.iter_mut().find(theirs) {
+            Some(answers) => {
                 let kept = |old: &Change| changes.iter().all(|new| !is_same(old, new));
-                let overridden = said.changes.drain(..).filter(kept).collect::<Vec<_>>();
+                let overridden = answers.changes.drain(..).filter(kept).collect::<Vec<_>>();
                 changes.extend(overridden);
-                said.changes = changes;
+                answers.changes = changes;
             }
-            None => said.push(Said {
+            None => answers.push(Answer {
                 plugin,
                 hook: HOOKS[0].to_owned(),
                 outcome: "answered".to_owned(),
@@ -464,7 +464,7 @@ fn with_changes(mut said: Vec<Said>, specs: &Specs, container: &str) -> Vec<Said
             }),
         }
     }
-    said
+    answers
 }
 
 fn is_same(one: &Change, other: &Change) -> bool {
@@ -570,12 +570,12 @@ mod tests {
             assert_eq!(found.container.state, "refused");
             let why = "plugin 20-b refused CreateContainer: no";
             assert_eq!(found.refused.as_deref(), Some(why));
-            let said = found
+            let answers = found
                 .plugins
                 .iter()
                 .map(|s| (s.plugin.as_str(), s.outcome.as_str()));
             assert_eq!(
-                said.collect::<Vec<_>>(),
+                answers.collect::<Vec<_>>(),
                 [("10-a", "answered"), ("20-b", "refused")]
             );
             assert_eq!(found.plugins[1].reason.as_deref(), Some("no"));

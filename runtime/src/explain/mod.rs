@@ -11,5 +11,5 @@ mod explanation;
 mod fields;
 mod gather;
 
-pub use explanation::{About, Change, Deed, Explanation, Said, Updated};
+pub use explanation::{About, Answer, Change, Effect, Explanation, Updated};
 pub use gather::gather;

@@ -4,7 +4,7 @@
 //!  monitor ─► watch ─► queue ─► exited: record ─► event ─► release ─► send_stop_hook ─► exit_told
 //! ```
 //! A removal, a failed start and recovery also call `send_stop_hook`: only the first call sends it.
-//! A stop waits for `exit_told`. An undone creation had no process and sends the hook itself.
+//! A stop waits for `exit_reported`. An undone creation had no process and sends the hook itself.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -65,7 +65,7 @@ pub async fn exited(
     ending: Ending,
 ) -> Result<()> {
     let (mut exit, finished_at) = match ending {
-        Ending::Exited(exit) => judge(&exit),
+        Ending::Exited(exit) => check(&exit),
         Ending::Lost => lost(&cx.node, container).await,
     };
     let mut message = String::new();
@@ -103,11 +103,11 @@ pub async fn exited(
 pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
     if container.cell.get().hooks.stop != Mark::Done {
         stop_container_hook(cx, pod, container).await;
-        let told = container
+        let notified = container
             .cell
             .record_fact(|record| record.hooks.stop = Mark::Done)
             .await;
-        match told {
+        match notified {
             // The removal that waited for this hook may have deleted the record already.
             Ok(_) | Err(store::Error::Deleted { .. }) => {}
             Err(error) => {
@@ -115,7 +115,7 @@ pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
             }
         }
     }
-    container.set_exit_told();
+    container.set_exit_reported();
 }
 
 /// Sends the hook and applies the updates of its answers.
@@ -138,7 +138,7 @@ fn give_back_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
 async fn lost(node: &Node, container: &Container) -> (Exit, i64) {
     let dir = node.dirs.container(&container.id);
     match node.launcher.cleanup(&dir).await {
-        Ok(Some(exit)) => return judge(&exit),
+        Ok(Some(exit)) => return check(&exit),
         Ok(None) => {}
         Err(error) => {
             tracing::error!(container = %container.id, %error, "cannot clean up after a lost monitor");
@@ -197,19 +197,19 @@ const OOM: &str =
     "a process was killed: the memory limit of the container, or of a cgroup above it, was reached";
 
 /// CRI-143, CRI-144.
-fn judge(exit: &monitor::Exit) -> (Exit, i64) {
+fn check(exit: &monitor::Exit) -> (Exit, i64) {
     let reason = match exit.code {
         137 if exit.oom_killed => "OOMKilled",
         0 => "Completed",
         _ => "Error",
     };
-    let judged = Exit {
+    let checked = Exit {
         code: exit.code,
         reason: reason.into(),
         // Also for a killed child, which no exit code shows.
         message: if exit.oom_killed { OOM } else { "" }.to_owned(),
     };
-    (judged, i64::try_from(exit.finished_at).unwrap_or(i64::MAX))
+    (checked, i64::try_from(exit.finished_at).unwrap_or(i64::MAX))
 }
 
 /// Ends the remaining processes and the monitor. The monitor kills and removes everything it made

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nri::{Refused, Told};
+use nri::{Notified, Refused};
 use proto_nri::Event;
 
 use super::error::{Error, Kind, Result};
@@ -48,21 +48,21 @@ impl<'a> Point<'a> {
     }
 
     /// A notification: failures are in the plugins' lines.
-    pub(super) fn noted(&self, _: &Told) {
+    pub(super) fn noted(&self, _: &Notified) {
         self.passed(None);
     }
 
     /// A teardown: failures do not stop it and are reported at its end.
-    pub(super) fn told(&self, told: &Told) -> Result<()> {
+    pub(super) fn notified(&self, notified: &Notified) -> Result<()> {
         self.passed(None);
-        match &told.failed {
+        match &notified.failed {
             None => Ok(()),
             Some(why) => Err(Error::failed(format!("NRI: {why}"))),
         }
     }
 
-    pub(super) fn end(&self, told: std::result::Result<Told, Refused>) -> Result<()> {
-        match told {
+    pub(super) fn end(&self, notified: std::result::Result<Notified, Refused>) -> Result<()> {
+        match notified {
             Ok(_) => {
                 self.passed(None);
                 Ok(())

@@ -210,7 +210,7 @@ impl Hooks {
     }
 
     /// Whether a connected plugin gets this event.
-    pub fn hears(&self, event: Event) -> bool {
+    pub fn selects(&self, event: Event) -> bool {
         let plugins = self.plugins();
         let mut active = plugins
             .iter()
@@ -255,7 +255,7 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
             return Ok(());
         };
-        point.told(
+        point.notified(
             &adaptation
                 .stop_pod_sandbox(message::pod(&self.node, pod))
                 .await,
@@ -270,7 +270,7 @@ impl Hooks {
         let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
             return Ok(());
         };
-        point.told(
+        point.notified(
             &adaptation
                 .remove_pod_sandbox(message::pod(&self.node, pod))
                 .await,
@@ -308,8 +308,8 @@ impl Hooks {
     /// C-13.
     pub async fn post_update_pod_sandbox(&self, pod: &Pod) {
         if let Some((adaptation, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox) {
-            let told = adaptation.post_update_pod_sandbox(message::pod(&self.node, pod));
-            point.noted(&told.await);
+            let notified = adaptation.post_update_pod_sandbox(message::pod(&self.node, pod));
+            point.noted(&notified.await);
         }
     }
 
@@ -467,13 +467,13 @@ impl Hooks {
             return Ok(());
         };
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
-        point.told(&adaptation.remove_container(sandbox, message).await)
+        point.notified(&adaptation.remove_container(sandbox, message).await)
     }
 
     /// Notifies a plugin that a change to another container, which its answer requested, failed.
     pub fn side_effect_failed(&self, plugin: &PluginId, why: &str) {
         if let Some(adaptation) = self.adaptation.get() {
-            adaptation.wish_failed(plugin, why);
+            adaptation.request_failed(plugin, why);
         }
     }
 

@@ -99,7 +99,7 @@ impl nri::Observer for Plugins {
         let what = What::PluginLife { plugin: name, life };
         // A client may connect at any rate.
         let has_share =
-            plugin.kind == Kind::External || matches!(event, PluginEvent::WishFailed { .. });
+            plugin.kind == Kind::External || matches!(event, PluginEvent::RequestFailed { .. });
         if has_share {
             let id = plugin.id.map(ToString::to_string);
             let id = id.unwrap_or_else(|| "plugins without a name".to_owned());

@@ -29,9 +29,9 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
     if matches!(phase, ContainerPhase::Running | ContainerPhase::Unknown) {
         skips.pass("processes", stop_container::kill(cx, pod, container).await)?;
     }
-    let mut told = Ok(());
-    let tells = container.cell.get().hooks.remove != Mark::Done;
-    if tells {
+    let mut notified = Ok(());
+    let notifies = container.cell.get().hooks.remove != Mark::Done;
+    if notifies {
         // Before the stop, so that a joining plugin does not find a stopped container in its list.
         container
             .cell
@@ -40,8 +40,8 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
     }
     // Stop precedes Remove, also for a container that never ran or whose exit was not sent.
     container_exit::send_stop_hook(cx, pod, container).await;
-    if tells {
-        told = cx.notices.hooks.remove_container(pod, container).await;
+    if notifies {
+        notified = cx.notices.hooks.remove_container(pod, container).await;
         // The mark is not written: a crash from here on sends the event again, and handlers are
         // idempotent (NRI-430).
     }
@@ -60,5 +60,5 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
     container.cell.delete_after(spec).await?;
     pod.forget(&container.id);
     cx.notices.became(pod, Some(container), Action::Removed);
-    told.map_err(|error| error.at(&what))
+    notified.map_err(|error| error.at(&what))
 }

@@ -24,9 +24,9 @@ use crate::{fault, trace::Action};
 pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     let what = format!("sandbox {}: remove", pod.id);
     let cell = &pod.cell;
-    let mut told = pod.ask(Op::StopPod).await.map(drop);
-    if told.is_err() && !pod.stopped() {
-        return told;
+    let mut notified = pod.ask(Op::StopPod).await.map(drop);
+    if notified.is_err() && !pod.stopped() {
+        return notified;
     }
     let mut removals = JoinSet::new();
     for container in pod.containers() {
@@ -42,7 +42,7 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
         let (container, removed) = end.step(&what)?;
         match pod.container(&container.id) {
             Some(_) => left = left.and(removed),
-            None => told = told.and(removed),
+            None => notified = notified.and(removed),
         }
     }
     left?;
@@ -52,11 +52,11 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
             cell.note(|record| record.hooks.remove = Mark::Begun).await;
         }
         let removed = cx.notices.hooks.remove_pod_sandbox(pod).await;
-        told = told.and(removed.map_err(|error| error.at(&what)));
+        notified = notified.and(removed.map_err(|error| error.at(&what)));
     }
     fault::pass("pod.remove.record").await.step(&what)?;
     cell.delete().await?;
     cx.registry.forget(&cell.get());
     cx.notices.became(pod, None, Action::SandboxRemoved);
-    told
+    notified
 }

@@ -47,7 +47,7 @@ pub async fn apply(cx: &Pods, pod: &Pod, container: &Container, wanted: &SideEff
             let target = cut(target, LONGEST_ID);
             hooks.side_effect_failed(plugin, &format!("container {target}: {why}"));
             let (plugin, why) = (plugin.to_string(), why.clone());
-            let failed = Action::WishFailed {
+            let failed = Action::RequestFailed {
                 plugin: plugin.clone(),
                 target,
                 why,

@@ -36,7 +36,7 @@ use crate::{
 /// Time that a stop or removal leaves to mounts and OCI hooks of a start.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Longer lines of output are split into partial records, as in other runtimes.
-const MAX_LOG_LINE: u32 = 16384;
+pub const MAX_LOG_LINE: u32 = 16384;
 
 /// # Errors
 /// The step that failed; the container is then EXITED with reason `StartError`, and none of its

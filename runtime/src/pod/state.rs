@@ -62,7 +62,7 @@ pub struct Container {
     /// One change of resources at a time, from CRI or from plugins.
     pub resources_turn: tokio::sync::Mutex<()>,
     /// True once an exit is recorded and plugins are notified (`container_exit.rs`).
-    exit_told: watch::Sender<bool>,
+    exit_reported: watch::Sender<bool>,
     /// As in [`Pod`].
     known: AtomicBool,
     /// The reason of a plugin that requested its stop.
@@ -214,14 +214,14 @@ impl Pod {
 impl Container {
     pub fn new(cell: Cell<ContainerRecord>) -> Self {
         let record = cell.get();
-        let told = record.phase == ContainerPhase::Exited && record.hooks.stop == Mark::Done;
+        let notified = record.phase == ContainerPhase::Exited && record.hooks.stop == Mark::Done;
         Self {
             id: record.id.clone(),
             cell,
             monitor: Mutex::new(None),
             grace: Grace::default(),
             resources_turn: tokio::sync::Mutex::default(),
-            exit_told: watch::Sender::new(told),
+            exit_reported: watch::Sender::new(notified),
             known: AtomicBool::new(false),
             evicted: OnceLock::new(),
             message: Mutex::new(None),
@@ -272,14 +272,18 @@ impl Container {
         proto_nri::Container::decode(&**message.as_ref()?).ok()
     }
 
-    /// The exit is recorded and plugins are notified: callers of [`Self::wait_exit_told`] go on.
-    pub fn set_exit_told(&self) {
-        self.exit_told.send_replace(true);
+    /// The exit is recorded and plugins are notified: callers of [`Self::wait_exit_reported`] go on.
+    pub fn set_exit_reported(&self) {
+        self.exit_reported.send_replace(true);
     }
 
-    pub async fn wait_exit_told(&self) {
+    pub async fn wait_exit_reported(&self) {
         // `self` owns the sender, so the wait cannot fail.
-        let _ = self.exit_told.subscribe().wait_for(|told| *told).await;
+        let _ = self
+            .exit_reported
+            .subscribe()
+            .wait_for(|notified| *notified)
+            .await;
     }
 
     /// The result of `work`, which is dropped if the container is to end and `patience` has passed.

@@ -46,7 +46,7 @@ pub async fn run(
         };
         tokio::select! {
             biased;
-            () = container.wait_exit_told() => return Ok(()),
+            () = container.wait_exit_reported() => return Ok(()),
             () = container.grace.over() => {}
             () = signalled => {}
         }
@@ -60,7 +60,7 @@ pub async fn run(
 /// TimedOut when the process does not die.
 pub async fn kill(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> Result<()> {
     kill_once(&cx.node, pod, container).await;
-    if tokio::time::timeout(DEATH, container.wait_exit_told())
+    if tokio::time::timeout(DEATH, container.wait_exit_reported())
         .await
         .is_ok()
     {
@@ -68,13 +68,13 @@ pub async fn kill(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) ->
     }
     if has_ended(container) {
         // The process has died; a plugin, its monitor or its cgroup is slow.
-        container.wait_exit_told().await;
+        container.wait_exit_reported().await;
         return Ok(());
     }
     let (cx, pod, stuck) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
         for _ in 0..TRIES {
-            if tokio::time::timeout(AGAIN, stuck.wait_exit_told())
+            if tokio::time::timeout(AGAIN, stuck.wait_exit_reported())
                 .await
                 .is_ok()
             {

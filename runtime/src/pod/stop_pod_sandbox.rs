@@ -27,7 +27,7 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     let what = format!("sandbox {}: stop", pod.id);
     let cell = &pod.cell;
     refuse_held(cx, pod)?;
-    let mut told = Ok(());
+    let mut notified = Ok(());
     let stopped = stop_containers(pod).await;
     pod.skips
         .pass("containers", stopped)
@@ -37,7 +37,7 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
         if cx.notices.hooks.active() {
             cell.note(|record| record.hooks.stop = Mark::Begun).await;
         }
-        told = cx.notices.hooks.stop_pod_sandbox(pod).await;
+        notified = cx.notices.hooks.stop_pod_sandbox(pod).await;
         let was_ready = cell.get().phase == PodPhase::Ready;
         cell.note(|record| {
             record.hooks.stop = Mark::Done;
@@ -61,7 +61,7 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     .await;
     result.map_err(|error| error.at(&what))?;
     cx.notices.became(pod, None, Action::Stopped);
-    told.map_err(|error| error.at(&what))
+    notified.map_err(|error| error.at(&what))
 }
 
 /// The network and namespaces of a running held container must stay.
@@ -109,7 +109,7 @@ async fn stop_containers(pod: &Arc<Pod>) -> Result<()> {
             if let Some(container) = pod.container(&id)
                 && container.cell.get().phase == ContainerPhase::Exited
             {
-                container.wait_exit_told().await;
+                container.wait_exit_reported().await;
             }
             Ok(())
         });

@@ -153,7 +153,7 @@ pub enum Action {
         reason: String,
     },
     /// An eviction in a plugin's answer failed.
-    WishFailed {
+    RequestFailed {
         plugin: String,
         /// Id of the affected container.
         target: String,
@@ -412,7 +412,7 @@ mod tests {
                 r#""unsolicited","updates":1,"failed":2,"evictions":3"#,
             ),
             (
-                Life::WishFailed {
+                Life::RequestFailed {
                     container: "c1".to_owned(),
                     why: why(),
                 },

@@ -30,7 +30,7 @@ fn victim() {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut said = OpenOptions::new()
+    let mut printed = OpenOptions::new()
         .create(true)
         .append(true)
         .open(root.join("said"))
@@ -44,7 +44,7 @@ fn victim() {
                 .await
                 .unwrap();
             // In one write, so that a line is complete or missing.
-            said.write_all(format!("+{n}\n").as_bytes()).unwrap();
+            printed.write_all(format!("+{n}\n").as_bytes()).unwrap();
             let record = images.resolve(&format!("i:{n}")).unwrap().unwrap();
             images
                 .prepare_rootfs(&format!("c{n}"), &record, None)
@@ -52,7 +52,7 @@ fn victim() {
                 .unwrap();
             let gone = (n + IMAGES / 2) % IMAGES;
             // Written before the removal: the image may be removed as soon as the request is made.
-            said.write_all(format!("-{gone}\n").as_bytes()).unwrap();
+            printed.write_all(format!("-{gone}\n").as_bytes()).unwrap();
             images.release_rootfs(&format!("c{gone}")).await.unwrap();
             images.remove(&format!("i:{gone}")).await.unwrap();
         }

@@ -20,7 +20,7 @@ use crate::journal::{Journal, Seen};
 
 /// The behavior of a plugin at an event, other than an empty answer.
 #[derive(Clone, Debug)]
-pub enum Deed {
+pub enum Behavior {
     /// Answers with an error.
     Error(String),
     /// Never answers.
@@ -39,15 +39,15 @@ pub(crate) type Answers<I, O> = Mutex<Option<Arc<dyn Fn(&I) -> O + Send + Sync>>
 pub(crate) struct Shared {
     pub id: String,
     pub journal: Arc<Journal>,
-    pub deeds: Mutex<BTreeMap<i32, Deed>>,
+    pub behaviors: Mutex<BTreeMap<i32, Behavior>>,
     pub addresses: Mutex<Vec<String>>,
     pub creates: Answers<CreateContainerRequest, CreateContainerResponse>,
     pub updates: Answers<UpdateContainerRequest, Vec<ContainerUpdate>>,
     pub stops: Answers<StopContainerRequest, Vec<ContainerUpdate>>,
-    pub judges: Answers<ValidateContainerAdjustmentRequest, Result<(), String>>,
-    pub judged: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
-    pub synchronises: Mutex<Option<Deed>>,
-    pub told: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
+    pub validators: Answers<ValidateContainerAdjustmentRequest, Result<(), String>>,
+    pub checked: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
+    pub synchronises: Mutex<Option<Behavior>>,
+    pub reported: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
     pub shutdown: watch::Sender<Option<String>>,
     /// The current and the highest number of events in a handler, of pods of all tests.
     pub active: AtomicUsize,
@@ -97,24 +97,24 @@ impl Shared {
             answered: None,
             left_out: nri::left_out(),
         });
-        let deed = self.deeds.lock().get(&(event as i32)).cloned();
-        self.act(deed).await?;
+        let behavior = self.behaviors.lock().get(&(event as i32)).cloned();
+        self.act(behavior).await?;
         self.journal.answered(number);
         Ok(())
     }
 
-    async fn act(&self, deed: Option<Deed>) -> nri::Result<()> {
+    async fn act(&self, behavior: Option<Behavior>) -> nri::Result<()> {
         let mut raw = &self.raw;
-        match deed {
+        match behavior {
             None => return Ok(()),
-            Some(Deed::Error(text)) => return Err(text.into()),
-            Some(Deed::Wait(gate)) => {
+            Some(Behavior::Error(text)) => return Err(text.into()),
+            Some(Behavior::Wait(gate)) => {
                 let _passed = gate.acquire().await;
                 return Ok(());
             }
-            Some(Deed::Die) => drop(self.raw.shutdown(Shutdown::Both)),
-            Some(Deed::Garbage) => drop(raw.write_all(&[0xff; 64])),
-            Some(Deed::Hang) => {}
+            Some(Behavior::Die) => drop(self.raw.shutdown(Shutdown::Both)),
+            Some(Behavior::Garbage) => drop(raw.write_all(&[0xff; 64])),
+            Some(Behavior::Hang) => {}
         }
         std::future::pending().await
     }
@@ -130,9 +130,9 @@ pub(crate) fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
     let mut handlers = Handlers::new().synchronize(move |pods, containers| {
         let own = own.clone();
         async move {
-            own.told.send_replace(Some((pods, containers)));
-            let deed = own.synchronises.lock().clone();
-            own.act(deed).await.map(|()| Vec::new())
+            own.reported.send_replace(Some((pods, containers)));
+            let behavior = own.synchronises.lock().clone();
+            own.act(behavior).await.map(|()| Vec::new())
         }
     });
     let own = shared.clone();
@@ -266,7 +266,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
             async move {
                 let pod = request.pod.clone().unwrap_or_default();
                 if own.owns(&pod) {
-                    own.judged.lock().push(request.clone());
+                    own.checked.lock().push(request.clone());
                 }
                 own.pass(
                     Event::ValidateContainerAdjustment,
@@ -275,7 +275,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                     None,
                 )
                 .await?;
-                let verdict = own.judges.lock().clone().filter(|_| own.owns(&pod));
+                let verdict = own.validators.lock().clone().filter(|_| own.owns(&pod));
                 verdict.map_or(Ok(()), |verdict| verdict(&request).map_err(Into::into))
             }
         });

@@ -27,7 +27,7 @@ use crate::{
     verdict::{Checked, miss, that},
 };
 
-pub use crate::handlers::Deed;
+pub use crate::handlers::Behavior;
 
 /// The settings of a plugin.
 pub struct Wanted {
@@ -39,8 +39,8 @@ pub struct Wanted {
     policy: Option<FailurePolicy>,
     protocol: Protocol,
     state_change_only: bool,
-    synchronises: Option<Deed>,
-    deeds: BTreeMap<i32, Deed>,
+    synchronises: Option<Behavior>,
+    behaviors: BTreeMap<i32, Behavior>,
 }
 
 /// A connected plugin; dropping it disconnects it.
@@ -63,7 +63,7 @@ impl Wanted {
             protocol: Protocol::V1Alpha1,
             state_change_only: false,
             synchronises: None,
-            deeds: BTreeMap::new(),
+            behaviors: BTreeMap::new(),
         }
     }
     /// Index and name, as the runtime knows it.
@@ -99,14 +99,14 @@ impl Wanted {
     }
     /// As [`Plugin::does`], from before it connects.
     #[must_use]
-    pub fn does_from_the_start(mut self, event: Event, deed: Deed) -> Self {
-        self.deeds.insert(event as i32, deed);
+    pub fn does_from_the_start(mut self, event: Event, behavior: Behavior) -> Self {
+        self.behaviors.insert(event as i32, behavior);
         self
     }
     /// Sets its behavior at Synchronize.
     #[must_use]
-    pub fn at_synchronize(mut self, deed: Deed) -> Self {
-        self.synchronises = Some(deed);
+    pub fn at_synchronize(mut self, behavior: Behavior) -> Self {
+        self.synchronises = Some(behavior);
         self
     }
 
@@ -121,15 +121,15 @@ impl Wanted {
         let shared = Arc::new(Shared {
             id: self.id(),
             journal: self.journal.clone(),
-            deeds: Mutex::new(self.deeds.clone()),
+            behaviors: Mutex::new(self.behaviors.clone()),
             addresses: Mutex::default(),
             creates: Mutex::default(),
             updates: Mutex::default(),
             stops: Mutex::default(),
-            judges: Mutex::default(),
-            judged: Mutex::default(),
+            validators: Mutex::default(),
+            checked: Mutex::default(),
             synchronises: Mutex::new(self.synchronises.clone()),
-            told: watch::channel(None).0,
+            reported: watch::channel(None).0,
             shutdown: watch::channel(None).0,
             active: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
@@ -171,11 +171,11 @@ impl Plugin {
 
     /// The pods and containers in its Synchronize.
     pub async fn synchronised(&self) -> Checked<(Vec<PodSandbox>, Vec<Container>)> {
-        let mut told = self.shared.told.subscribe();
-        let wait = told.wait_for(Option::is_some);
+        let mut reported = self.shared.reported.subscribe();
+        let wait = reported.wait_for(Option::is_some);
         let patience = self.shared.journal.patience;
         match tokio::time::timeout(patience, wait).await {
-            Ok(Ok(told)) => Ok(told.clone().unwrap_or_default()),
+            Ok(Ok(reported)) => Ok(reported.clone().unwrap_or_default()),
             _ => miss(
                 format!("plugin {} gets Synchronize", self.id()),
                 format!("nothing for {patience:?}"),
@@ -184,11 +184,11 @@ impl Plugin {
     }
 
     /// Makes it misbehave at an event of its own pods.
-    pub fn does(&self, event: Event, deed: Deed) {
-        self.shared.deeds.lock().insert(event as i32, deed);
+    pub fn does(&self, event: Event, behavior: Behavior) {
+        self.shared.behaviors.lock().insert(event as i32, behavior);
     }
     pub fn behaves(&self) {
-        self.shared.deeds.lock().clear();
+        self.shared.behaviors.lock().clear();
     }
     /// Answers every RunPodSandbox with these addresses of the pod.
     pub fn gives(&self, ips: &[&str]) {
@@ -224,15 +224,15 @@ impl Plugin {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
     /// Returns this verdict as a validator.
-    pub fn judges<F>(&self, verdict: F)
+    pub fn validators<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
-        *self.shared.judges.lock() = Some(Arc::new(verdict));
+        *self.shared.validators.lock() = Some(Arc::new(verdict));
     }
     /// The requests that it got as a validator.
-    pub fn judged(&self) -> Vec<ValidateContainerAdjustmentRequest> {
-        self.shared.judged.lock().clone()
+    pub fn checked(&self) -> Vec<ValidateContainerAdjustmentRequest> {
+        self.shared.checked.lock().clone()
     }
 
     /// Its events so far.
@@ -248,7 +248,7 @@ impl Plugin {
         lines.collect()
     }
     /// Checks that its events so far are exactly these.
-    pub fn was_told(&self, expected: &[&str]) -> Checked {
+    pub fn was_notified(&self, expected: &[&str]) -> Checked {
         let lines = self.lines();
         that(lines == expected, expected.join(", "), listed(&lines))
     }

@@ -61,7 +61,7 @@ pub trait Answer<T> {
 
 impl<T> Answer<T> for Result<T, Status> {
     fn succeeds(self, call: &str) -> Checked<T> {
-        self.or_else(|status| miss(format!("{call} succeeds"), told(&status)))
+        self.or_else(|status| miss(format!("{call} succeeds"), reported(&status)))
     }
     fn fails(self, call: &str) -> Checked<Status> {
         match self {
@@ -72,7 +72,7 @@ impl<T> Answer<T> for Result<T, Status> {
 }
 
 /// A gRPC error in a readable form.
-pub fn told(status: &Status) -> String {
+pub fn reported(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 

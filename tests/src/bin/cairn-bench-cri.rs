@@ -97,7 +97,7 @@ impl Bench {
         bench::cri(&self.socket).await
     }
 
-    fn tell(&self, row: &str, unit: &str, value: f64) {
+    fn report(&self, row: &str, unit: &str, value: f64) {
         println!("{:>5} pods  {row:<48} {value:>10.2} {unit}", self.pods);
         let Some(path) = &self.options.json else {
             return;
@@ -113,7 +113,7 @@ impl Bench {
     fn tell_p50(&self, row: &str, mut times: Vec<Duration>) {
         times.sort_unstable();
         if let Some(p50) = times.get(times.len() / 2) {
-            self.tell(row, "ms", p50.as_secs_f64() * 1e3);
+            self.report(row, "ms", p50.as_secs_f64() * 1e3);
         }
     }
 
@@ -181,7 +181,7 @@ impl Bench {
         let made: Vec<Pod> = tasks.join_all().await.into_iter().flatten().collect();
         let rate = more as f64 / begun.elapsed().as_secs_f64();
         let row = format!("pods made by {CLIENTS} clients, {from} to {to}, {network}");
-        self.tell(&row, "pods/s", rate);
+        self.report(&row, "pods/s", rate);
         made
     }
 
@@ -232,7 +232,7 @@ impl Bench {
         let Some(rss) = rss() else {
             return;
         };
-        self.tell("memory of the runtime (RSS)", "MB", rss);
+        self.report("memory of the runtime (RSS)", "MB", rss);
         let mut all = 0.0;
         for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
             let command = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
@@ -242,7 +242,7 @@ impl Bench {
         }
         if self.pods > 0 {
             let each = all / 1024.0 / self.pods as f64;
-            self.tell("memory of other processes, per pod (PSS)", "MB", each);
+            self.report("memory of other processes, per pod (PSS)", "MB", each);
         }
     }
 

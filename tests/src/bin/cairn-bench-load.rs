@@ -59,7 +59,7 @@ impl Times {
         }
     }
 
-    fn tell(&self, name: &str) {
+    fn report(&self, name: &str) {
         println!(
             "{name:<12} {:<34} {:>7} {:>9} {:>9} {:>9}",
             "", "calls", "p50 ms", "p99 ms", "max ms"
@@ -187,7 +187,7 @@ async fn measure(options: &Options, socket: &Path, image: &str) {
     time::sleep(Duration::from_secs(options.seconds)).await;
     memory("under polling");
     tasks.shutdown().await;
-    times.tell(&options.name);
+    times.report(&options.name);
     if let Some(monitor) = monitor {
         kill_process(monitor, Signal::CONT).expect("it is there");
     }

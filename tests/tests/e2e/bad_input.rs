@@ -396,14 +396,14 @@ async fn a_bad_configuration_is_one_line_before_anything_is_touched() {
         let argv = daemon.argv();
         let pid = daemon.yard.run(&argv, &[], &log).await.expect("it starts");
         let ended = daemon.yard.ended(pid).await;
-        let said = fs::read_to_string(&log).expect("its log");
+        let printed = fs::read_to_string(&log).expect("its log");
         assert_eq!(
             ended.code(),
             Some(78),
             "{toml:?}: the unit starts it no more"
         );
-        assert_eq!(said.lines().count(), 1, "{toml:?}: {said}");
-        assert!(said.contains(word), "{word}: {said}");
+        assert_eq!(printed.lines().count(), 1, "{toml:?}: {printed}");
+        assert!(printed.contains(word), "{word}: {printed}");
         assert!(look::tree(&daemon.path("root")).is_empty() && !daemon.path("state").exists());
     }
 }

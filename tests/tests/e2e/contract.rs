@@ -10,7 +10,7 @@ use cairn_tests::{
     cri::{self, ContainerState},
     look,
     output::stdout,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until::until,
 };
 use nri::{
@@ -77,7 +77,7 @@ async fn contract_c01_and_c04_a_veto_names_its_plugin_and_leaves_nothing_on_the_
     warm_up.remove().await.expect("RemoveContainer");
     let before = daemon.inventory().await;
     for event in [Event::RunPodSandbox, Event::CreateContainer] {
-        plugin.does(event, Deed::Error("not this one".into()));
+        plugin.does(event, Behavior::Error("not this one".into()));
     }
     let of_pod = cri.try_pod(cri.pod_config("veto")).await.map(drop);
     let config = cri.container_config("c", &["true"]);
@@ -149,11 +149,11 @@ async fn contract_c04_a_plugin_that_joins_before_the_hook_of_a_creation_is_told_
     })
     .await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
-    plugin.does(Event::CreateContainer, Deed::Error("no".into()));
+    plugin.does(Event::CreateContainer, Behavior::Error("no".into()));
     assert!(!creating.is_finished(), "the turn is not free yet");
     assert!(creating.await.expect("no panic").is_err(), "vetoed");
-    let told = ["CreateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(plugin.list(), told.map(|event| format!("{event} p c")));
+    let reported = ["CreateContainer", "StopContainer", "RemoveContainer"];
+    assert_eq!(plugin.list(), reported.map(|event| format!("{event} p c")));
     hanging.await.expect("no panic").expect_err("it hangs");
     plugin.behaves();
     pod.end().await;
@@ -306,7 +306,7 @@ async fn contract_o3_the_names_of_cdi_devices_are_told_at_create_container() {
 async fn contract_o7_an_error_at_teardown_is_shown_everywhere_but_to_the_caller() {
     let daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "fails").await;
-    plugin.does(Event::StopPodSandbox, Deed::Error("not stopped".into()));
+    plugin.does(Event::StopPodSandbox, Behavior::Error("not stopped".into()));
     daemon.cri().pod("p").await.end().await;
     let why = "plugin 10-fails refused StopPodSandbox: not stopped";
     assert!(daemon.log().contains(why), "{}", daemon.log_tail(20));

@@ -24,8 +24,8 @@ async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
 
 /// As [`crictl`], parsed as JSON.
 async fn json(daemon: &Daemon, args: &[&str]) -> serde_json::Value {
-    let said = crictl(daemon, args).await;
-    serde_json::from_str(&said).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {said}"))
+    let printed = crictl(daemon, args).await;
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {printed}"))
 }
 
 /// Returns the state of the single listed container.
@@ -146,9 +146,9 @@ async fn crictl_follows_a_log_while_it_is_written() {
     let script = "i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done";
     let container = pod.run("c", &["sh", "-c", script]).await;
     // Ends when the container has exited.
-    let said = crictl(&daemon, &["logs", "-f", &container.id]).await;
+    let printed = crictl(&daemon, &["logs", "-f", &container.id]).await;
     let expected: Vec<String> = (0..20).map(|i| format!("line {i}")).collect();
-    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
     pod.end().await;
 }
 
@@ -259,16 +259,18 @@ async fn the_commands_of_cairn_explain_themselves_and_fail_in_one_line() {
     assert!(checked.status.success(), "{}", shown(&checked));
     std::fs::write(&file, "version = 1\nspeed = \"fast\"\n").expect("a file");
     let checked = run(&["config", "check", &file.display().to_string()]);
-    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(
-        !checked.status.success() && said.contains("speed") && said.lines().count() == 1,
-        "{said}"
+        !checked.status.success() && printed.contains("speed") && printed.lines().count() == 1,
+        "{printed}"
     );
     let nobody = run(&["timeline", "--connect", "unix:///no/such/socket"]);
-    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(
-        !nobody.status.success() && said.contains("/no/such/socket") && said.lines().count() == 1,
-        "{said}"
+        !nobody.status.success()
+            && printed.contains("/no/such/socket")
+            && printed.lines().count() == 1,
+        "{printed}"
     );
     let pod = daemon.cri().pod("drawn").await;
     let container = pod.run("c", &["sh", "-c", "exit 4"]).await;
@@ -320,10 +322,10 @@ async fn a_timeline_of_nothing_fails_and_a_container_has_one_by_id_and_by_name()
     let container = pod.run("app", &["sh", "-c", "exit 4"]).await;
     container.exited().await;
     let nobody = daemon.cairn(&["timeline", "nosuch"]).await;
-    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(
-        !nobody.status.success() && said.contains("nosuch") && said.lines().count() == 1,
-        "{said}"
+        !nobody.status.success() && printed.contains("nosuch") && printed.lines().count() == 1,
+        "{printed}"
     );
     assert!(nobody.stdout.is_empty(), "{}", shown(&nobody));
     for name in [container.id.as_str(), &container.id[..13], "app"] {
@@ -358,9 +360,9 @@ async fn the_commands_find_the_daemon_where_crictl_does() {
         assert!(listed.status.success(), "{}", shown(&listed));
     }
     let wrong = run("tcp://127.0.0.1:1");
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(
-        !wrong.status.success() && said.contains("CONTAINER_RUNTIME_ENDPOINT"),
-        "{said}"
+        !wrong.status.success() && printed.contains("CONTAINER_RUNTIME_ENDPOINT"),
+        "{printed}"
     );
 }

@@ -57,14 +57,14 @@ const HERE: &[&str] = &[
 
 async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.crictl(args).await;
-    let said = shown(&output);
-    assert!(output.status.success(), "crictl {args:?}: {said}");
+    let printed = shown(&output);
+    assert!(output.status.success(), "crictl {args:?}: {printed}");
     stdout(&output).trim().to_owned()
 }
 
 async fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    let said = crictl(daemon, args).await;
-    serde_json::from_str(&said).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {said}"))
+    let printed = crictl(daemon, args).await;
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {printed}"))
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn crictl_measures_watches_and_configures() {
     let mut events = streaming::crictl(&daemon, &["events"])
         .spawn()
         .expect("crictl runs");
-    let mut told = events.stdout.take().expect("piped");
+    let mut reported = events.stdout.take().expect("piped");
     let pod = daemon.cri().pod("watched").await;
     let container = pod.sleeper("c").await;
 
@@ -96,7 +96,7 @@ async fn crictl_measures_watches_and_configures() {
         let mut text = String::new();
         loop {
             let mut piece = vec![0; 65536];
-            let n = told.read(&mut piece).await.expect("its output");
+            let n = reported.read(&mut piece).await.expect("its output");
             assert!(n > 0, "it ended: {text}");
             text += std::str::from_utf8(&piece[..n]).expect("text");
             // Documents of several lines; the last one may be incomplete.
@@ -170,12 +170,12 @@ async fn crictl_measures_watches_and_configures() {
     let metrics = json(&daemon, &["metricsp", "-o", "json"]).await;
     let of_pod = &metrics["podMetrics"][0];
     assert_eq!(of_pod["podSandboxId"], pod.id.as_str(), "{metrics}");
-    let told = of_pod["containerMetrics"][0]["metrics"]
+    let reported = of_pod["containerMetrics"][0]["metrics"]
         .as_array()
         .expect("a list");
     assert!(
-        !told.is_empty()
-            && told
+        !reported.is_empty()
+            && reported
                 .iter()
                 .all(|m| names.contains(m["name"].as_str().expect("a name")))
     );
@@ -199,11 +199,11 @@ async fn crictl_measures_watches_and_configures() {
     let refused = daemon
         .crictl(&["checkpoint", "-e", &export, &container.id])
         .await;
-    let said = shown(&refused);
-    assert!(!refused.status.success(), "{said}");
+    let printed = shown(&refused);
+    assert!(!refused.status.success(), "{printed}");
     assert!(
-        said.contains("Unimplemented") && said.contains("CRIU"),
-        "{said}"
+        printed.contains("Unimplemented") && printed.contains("CRIU"),
+        "{printed}"
     );
     pod.end().await;
 }
@@ -220,16 +220,16 @@ async fn crictl_pulls_attaches_and_forwards() {
         |_| None,
     );
     let reference = format!("{host}/pulled:1");
-    let said = crictl(&daemon, &["pull", &reference]).await;
-    let id = said.rsplit(' ').next().expect("an id").to_owned();
-    assert!(id.starts_with("sha256:"), "{said}");
+    let printed = crictl(&daemon, &["pull", &reference]).await;
+    let id = printed.rsplit(' ').next().expect("an id").to_owned();
+    assert!(id.starts_with("sha256:"), "{printed}");
     let inspected = json(&daemon, &["inspecti", &reference]).await;
     assert_eq!(inspected["status"]["id"], id.as_str(), "{inspected}");
     let missing = daemon.crictl(&["pull", &format!("{host}/none:1")]).await;
-    let said = shown(&missing);
+    let printed = shown(&missing);
     assert!(
-        !missing.status.success() && said.contains("NotFound"),
-        "{said}"
+        !missing.status.success() && printed.contains("NotFound"),
+        "{printed}"
     );
     drop(registry);
 
@@ -259,8 +259,8 @@ async fn crictl_pulls_attaches_and_forwards() {
     until("the forwarded port answers", || async {
         let mut command = streaming::inside(&daemon, "bash");
         command.args(["-c", fetch]);
-        let said = streaming::ended(command, b"").await.stdout;
-        String::from_utf8_lossy(&said)
+        let printed = streaming::ended(command, b"").await.stdout;
+        String::from_utf8_lossy(&printed)
             .ends_with("found\n")
             .then_some(())
     })

@@ -70,7 +70,7 @@ async fn start_in(pod: &Pod, name: &str, directory: &str, mapped: bool) -> Optio
         .await
         .unwrap_or_else(|e| panic!("create with {directory}: {e}"));
     let started = container.start().await;
-    let said = match started {
+    let printed = match started {
         Ok(()) => {
             container.exited().await;
             Some(container.lines().join("\n"))
@@ -78,7 +78,7 @@ async fn start_in(pod: &Pod, name: &str, directory: &str, mapped: bool) -> Optio
         Err(_) => None,
     };
     container.remove().await.expect("RemoveContainer");
-    said
+    printed
 }
 
 async fn no_descriptor_is_a_way_out(pod: &Pod, mapped: bool) {
@@ -86,8 +86,9 @@ async fn no_descriptor_is_a_way_out(pod: &Pod, mapped: bool) {
     for n in DESCRIPTORS {
         for (at, suffix) in SUFFIXES.iter().enumerate() {
             let directory = format!("/proc/self/fd/{n}{suffix}");
-            let said = start_in(pod, &format!("c{n}-{at}"), &directory, mapped).await;
-            outside.extend(said.map(|said| format!("{directory}: it started in {said:?}")));
+            let printed = start_in(pod, &format!("c{n}-{at}"), &directory, mapped).await;
+            outside
+                .extend(printed.map(|printed| format!("{directory}: it started in {printed:?}")));
         }
     }
     assert!(outside.is_empty(), "{}", outside.join("\n"));
@@ -100,7 +101,7 @@ async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_init() {
     no_descriptor_is_a_way_out(&pod, false).await;
     let here = start_in(&pod, "inside", "/made/for/it", false).await;
     assert!(
-        here.is_some_and(|said| said.starts_with("/made/for/it\n")),
+        here.is_some_and(|printed| printed.starts_with("/made/for/it\n")),
         "an ordinary directory still is made and entered"
     );
     pod.end().await;

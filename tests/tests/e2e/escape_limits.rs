@@ -72,11 +72,11 @@ async fn a_container_that_fills_its_pods_files_fills_nothing_of_the_host() {
     let before = written(&daemon, &daemon.path("state")).await;
     for file in ["hosts", "hostname", "resolv.conf"] {
         let fill = format!("dd if=/dev/zero of=/etc/{file} bs=1M count=30 2>&1");
-        let said = container
+        let printed = container
             .try_exec(&["sh", "-c", &fill], 30)
             .await
             .expect("ExecSync");
-        assert!(said.out.contains("No space left"), "{file}: {said:?}");
+        assert!(printed.out.contains("No space left"), "{file}: {printed:?}");
     }
     let after = written(&daemon, &daemon.path("state")).await;
     assert!(

@@ -7,7 +7,7 @@ use cairn_tests::{
     cri::ContainerStatus,
     look,
     output::stdout,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     pod::Pod,
     until,
 };
@@ -102,8 +102,8 @@ async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
         "evicted by a plugin: too greedy".to_owned(),
     );
     assert_eq!(says(victim.exited().await), why);
-    let told = plugin.sees(Event::StopContainer, "p").await.container;
-    assert_eq!(told.expect("a container").status_message, why.2);
+    let reported = plugin.sees(Event::StopContainer, "p").await.container;
+    assert_eq!(reported.expect("a container").status_message, why.2);
     other
         .stop(std::time::Duration::ZERO)
         .await
@@ -116,7 +116,7 @@ async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
 }
 
 /// Returns the event log's lines that contain all these words.
-async fn told(daemon: &Daemon, words: &[&str]) -> Vec<String> {
+async fn reported(daemon: &Daemon, words: &[&str]) -> Vec<String> {
     let log = stdout(&daemon.cairn(&["timeline", "--json"]).await);
     let has = |line: &&str| words.iter().all(|word| line.contains(word));
     log.lines().filter(has).map(str::to_owned).collect()
@@ -143,20 +143,20 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
     };
     answers_new(&plugin, answer);
     let new = pod.create("new", &["true"]).await;
-    for (kind, wish) in [
+    for (kind, request) in [
         ("update", "update failed"),
         ("wish_failed", "eviction failed"),
     ] {
-        let lines = told(&daemon, &[&format!("\"{kind}\""), "10-updater", &nobody]).await;
+        let lines = reported(&daemon, &[&format!("\"{kind}\""), "10-updater", &nobody]).await;
         assert!(
             lines.len() == 1 && lines[0].contains(&new.id),
-            "{wish}: {lines:?}"
+            "{request}: {lines:?}"
         );
         let log = daemon.log();
         let mut lines = log.lines().filter(|l| l.contains("10-updater"));
         assert!(
-            lines.any(|l| l.contains(wish) && l.contains(&nobody)),
-            "{wish}"
+            lines.any(|l| l.contains(request) && l.contains(&nobody)),
+            "{request}"
         );
     }
     let shown = info(&daemon, "10-updater").await;
@@ -182,9 +182,9 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
         "the update and the eviction"
     );
     assert_eq!(info(&daemon, "10-updater").await["errors"], 4);
-    let life = told(&daemon, &["plugin_life", "10-updater", &nobody]).await;
+    let life = reported(&daemon, &["plugin_life", "10-updater", &nobody]).await;
     assert_eq!(life.len(), 1, "its eviction: {life:?}");
-    let update = told(
+    let update = reported(
         &daemon,
         &["\"hook\":\"UpdateContainers\"", "10-updater", &nobody],
     )
@@ -216,12 +216,12 @@ async fn an_eviction_is_told_with_plugin_and_reason_when_it_is_asked_for_and_at_
         let text = format!("evicted by 10-evictor: {reason}");
         let (id, evicted) = (container.id.as_str(), "\"step\":\"evicted\"");
         assert_eq!(
-            told(&daemon, &[id, evicted, "10-evictor", reason])
+            reported(&daemon, &[id, evicted, "10-evictor", reason])
                 .await
                 .len(),
             1
         );
-        let exited = told(&daemon, &[id, "\"step\":\"exited\"", &text]).await;
+        let exited = reported(&daemon, &[id, "\"step\":\"exited\"", &text]).await;
         assert_eq!(exited.len(), 1, "{text}");
         let shown = stdout(&daemon.cairn(&["timeline", &pod.id]).await);
         let lines = shown.lines().filter(|line| line.contains(&text));
@@ -237,7 +237,7 @@ async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
     let cri = daemon.cri();
     let first = cri.pod("first").await;
     let before = info(&daemon, "10-brittle").await["calls"].as_u64();
-    plugin.does(Event::RunPodSandbox, Deed::Die);
+    plugin.does(Event::RunPodSandbox, Behavior::Die);
     let second = cri.pod("second").await;
     let shown = until("it has ended", || async {
         let shown = info(&daemon, "10-brittle").await;

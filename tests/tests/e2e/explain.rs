@@ -4,7 +4,7 @@
 use cairn_tests::{
     Daemon,
     output::{shown, stdout},
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until,
 };
 use nri::{
@@ -33,8 +33,8 @@ fn mount(destination: &str, option: &str) -> Mount {
 
 fn change<'a>(explained: &'a Value, plugin: &str, field: &str) -> &'a Value {
     let plugins = explained["plugins"].as_array().expect("a list");
-    let said = plugins.iter().find(|said| said["plugin"] == plugin);
-    let changes = said.and_then(|said| said["changes"].as_array());
+    let printed = plugins.iter().find(|printed| printed["plugin"] == plugin);
+    let changes = printed.and_then(|printed| printed["changes"].as_array());
     let changes = changes.unwrap_or_else(|| panic!("{plugin} is not in {explained}"));
     let found = changes.iter().find(|change| change["field"] == field);
     found.unwrap_or_else(|| panic!("{plugin} changed no {field}: {explained}"))
@@ -116,7 +116,7 @@ async fn a_refused_container_is_explained_by_its_name_with_the_reason() {
     let socket = daemon.nri_socket();
     let _first = Plugin::join(&socket, "10", "first").await;
     let second = Plugin::join(&socket, "20", "second").await;
-    second.does(Event::CreateContainer, Deed::Error("not here".into()));
+    second.does(Event::CreateContainer, Behavior::Error("not here".into()));
     let pod = daemon.cri().pod("p").await;
     let config = pod.cri.container_config("web", &["true"]);
     pod.try_create(config).await.expect_err("vetoed");
@@ -127,8 +127,11 @@ async fn a_refused_container_is_explained_by_its_name_with_the_reason() {
         why.contains("20-second") && why.contains("not here"),
         "{why}"
     );
-    let said = refused["plugins"].as_array().expect("a list");
-    let outcomes: Vec<_> = said.iter().map(|s| (&s["plugin"], &s["outcome"])).collect();
+    let printed = refused["plugins"].as_array().expect("a list");
+    let outcomes: Vec<_> = printed
+        .iter()
+        .map(|s| (&s["plugin"], &s["outcome"]))
+        .collect();
     assert_eq!(outcomes[0].0, "10-first");
     assert_eq!(
         outcomes[1],
@@ -205,9 +208,9 @@ async fn a_name_that_says_too_little_or_nothing_is_refused_in_one_line() {
     let refused = |name: &'static str| async {
         let output = daemon.cairn(&["explain", name]).await;
         assert!(!output.status.success(), "{}", shown(&output));
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        said
+        let printed = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        printed
     };
     let several = refused("web").await;
     assert!(

@@ -8,7 +8,7 @@ use cairn_tests::{
     client::Cri,
     cri,
     daemon::Setup,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until,
 };
 use nri::proto::Event;
@@ -198,7 +198,7 @@ async fn a_pod_whose_network_never_came_up_goes_though_it_cannot_be_undone_and_t
 async fn a_client_that_vanished_is_not_given_a_pod_whose_creation_failed() {
     let (dir, mut daemon) = with_broken_network().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "veto").await;
-    plugin.does(Event::RunPodSandbox, Deed::Error("no".into()));
+    plugin.does(Event::RunPodSandbox, Behavior::Error("no".into()));
     // The directory remains after the first successful ADD.
     fs::create_dir_all(daemon.path("root/cni/results")).expect("a directory");
     let before = daemon.inventory().await;

@@ -119,8 +119,8 @@ async fn a_start_that_fails_on_a_full_disk_is_on_record_as_soon_as_there_is_room
     let container = pod.create("c", &["sleep", "100000"]).await;
     let full = Filler::new(&daemon);
     let refused = container.start().await.expect_err("its root takes no file");
-    let told = container.status().await;
-    assert_eq!(told.reason, "StartError", "{refused}");
+    let reported = container.status().await;
+    assert_eq!(reported.reason, "StartError", "{refused}");
     let record = daemon
         .path("root/containers")
         .join(format!("{}.json", container.id));
@@ -140,7 +140,7 @@ async fn a_start_that_fails_on_a_full_disk_is_on_record_as_soon_as_there_is_room
         (status.exit_code, status.reason.as_str()),
         (128, "StartError")
     );
-    assert_eq!(status.message, told.message);
+    assert_eq!(status.message, reported.message);
     cri.pod_by_id(&pod.id, "full").end().await;
 }
 

@@ -75,10 +75,10 @@ async fn a_pod_whose_cni_program_fails_is_removed_by_force_and_the_step_is_named
     let gone = daemon.cairn(&["rm", "--force", &pod.id]).await;
     assert!(gone.status.success(), "{}", shown(&gone));
     assert_eq!(stdout(&gone).trim(), pod.id);
-    let said = shown(&gone);
+    let printed = shown(&gone);
     assert!(
-        said.contains("skipped: network") && said.contains("never ever"),
-        "{said}"
+        printed.contains("skipped: network") && printed.contains("never ever"),
+        "{printed}"
     );
     assert!(daemon.cri().pods().await.is_empty());
 }

@@ -366,9 +366,9 @@ async fn faults_while_an_image_is_unpacked_and_recorded() {
         arm(&mut daemon, Some(&format!("{point}=error"))).await;
         let before = daemon.inventory().await;
         let failed = daemon.import_file(&file).await;
-        let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&failed.stderr).into_owned();
         assert!(!failed.status.success(), "{point}=error is never reached");
-        assert!(said.contains(&point), "{point} is named: {said}");
+        assert!(printed.contains(&point), "{point} is named: {printed}");
         daemon.leaves_only(&before).await;
         arm(&mut daemon, Some(&format!("{point}=abort"))).await;
         assert!(

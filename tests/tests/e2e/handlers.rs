@@ -95,8 +95,8 @@ async fn status_tells_of_each_handler_what_it_can() {
     let mut newer = daemon.cri().client.newer;
     let status = newer.status(proto_cri::v1::StatusRequest { verbose: true });
     let status = status.await.expect("Status").into_inner();
-    let told: Vec<_> = status.runtime_handlers.iter().map(|h| &h.name).collect();
-    assert_eq!(told, ["", "hardened", "plain"]);
+    let reported: Vec<_> = status.runtime_handlers.iter().map(|h| &h.name).collect();
+    assert_eq!(reported, ["", "hardened", "plain"]);
     let features: Vec<_> = status.runtime_handlers.iter().map(|h| h.features).collect();
     assert!(features[0].is_some() && features.iter().all(|f| *f == features[0]));
     assert_eq!(status.info["pulls"], "[]", "nothing is being pulled");
@@ -185,8 +185,8 @@ async fn mount_options_are_told_and_had() {
 #[tokio::test]
 async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
     let daemon = Daemon::start().await;
-    let (told, users) = features(&daemon).await;
-    assert_eq!(told.user_namespaces_host_network, users);
+    let (reported, users) = features(&daemon).await;
+    assert_eq!(reported.user_namespaces_host_network, users);
     if !users {
         return;
     }

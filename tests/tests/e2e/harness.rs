@@ -115,8 +115,8 @@ fn another_program_understands_the_images_made_here() {
         .arg(format!("oci-archive:{}", tar.display()))
         .output()
         .expect("skopeo runs");
-    let said = String::from_utf8_lossy(&inspect.stderr);
-    assert!(inspect.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&inspect.stderr);
+    assert!(inspect.status.success(), "{printed}");
     assert_eq!(
         digest(&inspect.stdout),
         blobs.id,

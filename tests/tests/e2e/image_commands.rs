@@ -60,11 +60,11 @@ async fn images_are_listed_with_what_uses_them_and_removal_names_that() {
     let gone = daemon.cairn(&["image", "rm", BUSYBOX]).await;
     assert!(gone.status.success(), "{}", shown(&gone));
     assert_eq!(stdout(&gone), format!("{id} {BUSYBOX}\n"));
-    let said = String::from_utf8_lossy(&gone.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&gone.stderr).into_owned();
     let user = format!("web ({})", &container.id[..13]);
     assert!(
-        said.contains("was in use") && said.contains(&user),
-        "{said}"
+        printed.contains("was in use") && printed.contains(&user),
+        "{printed}"
     );
     assert_eq!(container.exec(&["echo", "here"]).await, "here");
     assert_eq!(
@@ -73,8 +73,11 @@ async fn images_are_listed_with_what_uses_them_and_removal_names_that() {
     );
     let again = daemon.cairn(&["image", "rm", BUSYBOX]).await;
     assert_eq!(again.status.code(), Some(1));
-    let said = shown(&again);
-    assert!(said.contains("there is none of this name or id"), "{said}");
+    let printed = shown(&again);
+    assert!(
+        printed.contains("there is none of this name or id"),
+        "{printed}"
+    );
     pod.end().await;
 }
 
@@ -103,9 +106,9 @@ async fn a_pull_takes_credentials_from_the_line_and_they_are_in_no_log() {
         let line = [&["image", "pull", &image][..], args].concat();
         let output = daemon.cairn(&line).await;
         assert_eq!(output.status.code(), Some(1), "{}", shown(&output));
-        let said = shown(&output);
-        assert!(said.contains(says), "{args:?}: {said}");
-        assert!(!said.contains("wrong-secret"), "{said}");
+        let printed = shown(&output);
+        assert!(printed.contains(says), "{args:?}: {printed}");
+        assert!(!printed.contains("wrong-secret"), "{printed}");
     }
     let log = daemon.log();
     for secret in ["hunter2", "dTpodW50ZXIy", "wrong-secret"] {
@@ -135,20 +138,24 @@ async fn a_pull_tells_how_far_it_is_by_lines_and_ends_with_its_command() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("cairn runs");
-    let mut said = BufReader::new(pull.stderr.take().expect("piped"));
+    let mut printed = BufReader::new(pull.stderr.take().expect("piped"));
     // A fast machine prints only the first line. Each line counts the layer and the small
     // configuration.
-    let (lines, mut said) = tokio::task::spawn_blocking(move || {
+    let (lines, mut printed) = tokio::task::spawn_blocking(move || {
         let mut lines = Vec::new();
         while !lines
             .last()
             .is_some_and(|line: &String| line.contains("600.0 kB of 1."))
         {
             let mut line = String::new();
-            assert_ne!(said.read_line(&mut line).expect("a line"), 0, "{lines:?}");
+            assert_ne!(
+                printed.read_line(&mut line).expect("a line"),
+                0,
+                "{lines:?}"
+            );
             lines.push(line);
         }
-        (lines, said)
+        (lines, printed)
     })
     .await
     .expect("no panic");
@@ -160,7 +167,7 @@ async fn a_pull_tells_how_far_it_is_by_lines_and_ends_with_its_command() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     let rest = tokio::task::spawn_blocking(move || {
         let mut rest = String::new();
-        said.read_to_string(&mut rest).expect("text");
+        printed.read_to_string(&mut rest).expect("text");
         (rest, pull.wait().expect("it ends"))
     });
     let (rest, ended) = rest.await.expect("no panic");

@@ -90,25 +90,25 @@ async fn whole_images_verify_and_the_table_says_so() {
         let row = lines.iter().find(|row| row[0] == name);
         assert_eq!(row.and_then(|row| row.last()), Some(&"sound"), "{table}");
     }
-    let (json, code, said) = verified(&daemon, &["localhost/various:1"]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (json, code, printed) = verified(&daemon, &["localhost/various:1"]).await;
+    assert_eq!(code, Some(0), "{printed}");
     let image = &json["images"][0];
     assert_eq!(
         (&image["sound"], &image["layers"]),
         (&true.into(), &2.into()),
-        "{said}"
+        "{printed}"
     );
     // Two roots; etc, two files, hidden, a file; etc, a whiteout, hidden, usr, usr/bin, five files,
     // a link, a fifo. The whiteout of a file that never existed is dropped.
-    assert_eq!(image["entries"], 6 + 13, "{said}");
+    assert_eq!(image["entries"], 6 + 13, "{printed}");
     let output = daemon
         .cairn(&["image", "verify", "localhost/other:1"])
         .await;
     assert_eq!(output.status.code(), Some(1));
-    let said = shown(&output);
+    let printed = shown(&output);
     assert!(
-        said.contains("image localhost/other:1: there is none of this name or id"),
-        "{said}"
+        printed.contains("image localhost/other:1: there is none of this name or id"),
+        "{printed}"
     );
 }
 
@@ -124,8 +124,8 @@ async fn a_flipped_byte_a_file_of_no_bytes_and_what_else_a_disk_loses_is_told_wi
     fs::remove_file(layer.join("fs/etc/gone")).expect("removed");
     fs::remove_file(layer.join("fs/link")).expect("removed");
     symlink("/etc", layer.join("fs/link")).expect("made");
-    let (json, code, said) = verified(&daemon, &[]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let (json, code, printed) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(1), "{printed}");
     let images = json["images"].as_array().expect("a list");
     let of = |name: &str| {
         images
@@ -133,21 +133,21 @@ async fn a_flipped_byte_a_file_of_no_bytes_and_what_else_a_disk_loses_is_told_wi
             .find(|i| i["names"][0] == name)
             .expect("it is reported")
     };
-    assert_eq!(of(BUSYBOX)["sound"], true, "{said}");
+    assert_eq!(of(BUSYBOX)["sound"], true, "{printed}");
     let damages = of("localhost/various:1")["damages"]
         .as_array()
         .expect("a list");
-    let mut told: Vec<_> = damages
+    let mut reported: Vec<_> = damages
         .iter()
         .map(|damage| {
-            assert_eq!(damage["layer"], chain_id(&layer), "{said}");
+            assert_eq!(damage["layer"], chain_id(&layer), "{printed}");
             let text = |key: &str| damage[key].as_str().unwrap_or_default();
             format!("{} {}", text("path"), text("problem"))
         })
         .collect();
-    told.sort();
+    reported.sort();
     assert_eq!(
-        told,
+        reported,
         [
             "etc/gone is missing",
             "link points elsewhere than it did",
@@ -155,17 +155,17 @@ async fn a_flipped_byte_a_file_of_no_bytes_and_what_else_a_disk_loses_is_told_wi
             "usr/bin/tool has another content than it had",
             "usr/replaced has 0 bytes of 6",
         ],
-        "{said}"
+        "{printed}"
     );
     let output = daemon
         .cairn(&["image", "verify", "localhost/various:1"])
         .await;
-    let (table, said) = (stdout(&output), shown(&output));
+    let (table, printed) = (stdout(&output), shown(&output));
     let short = &chain_id(&layer)["sha256:".len()..][..13];
     let line = format!("  layer {short}, /usr/replaced: has 0 bytes of 6\n");
     assert!(table.contains(&line), "{table}");
     let advice = "cairn: localhost/various:1 is damaged: `cairn image verify --repair localhost/various:1`, then";
-    assert!(said.contains(advice), "{said}");
+    assert!(printed.contains(advice), "{printed}");
 }
 
 #[tokio::test]
@@ -197,21 +197,21 @@ async fn a_repaired_image_is_not_here_and_the_next_pull_fetches_what_was_damaged
     let upon = format!("{REGISTRY}/upon:1");
     let output = daemon.cairn(&["image", "pull", &upon]).await;
     assert!(output.status.success(), "{}", shown(&output));
-    let (_, code, said) = verified(&daemon, &[&image]).await;
-    assert_eq!(code, Some(1), "{said}");
-    let (json, code, said) = verified(&daemon, &["--repair", &image]).await;
+    let (_, code, printed) = verified(&daemon, &[&image]).await;
+    assert_eq!(code, Some(1), "{printed}");
+    let (json, code, printed) = verified(&daemon, &["--repair", &image]).await;
     let other = format!("{upon} has the same layer, and is set aside with {image}");
-    assert!(said.contains(&other), "{said}");
+    assert!(printed.contains(&other), "{printed}");
     assert_eq!(
         (code, &json["images"][0]["set_aside"]),
         (Some(1), &true.into()),
-        "{said}"
+        "{printed}"
     );
     assert!(
-        said.contains(&format!(
+        printed.contains(&format!(
             "`cairn image pull` of {image} fetches what is damaged"
         )),
-        "{said}"
+        "{printed}"
     );
     assert_eq!(layers_with(&daemon, "usr/bin/tool").len(), 0, "it is away");
     assert_eq!(
@@ -229,10 +229,13 @@ async fn a_repaired_image_is_not_here_and_the_next_pull_fetches_what_was_damaged
         .filter(|path| path.contains("/blobs/"))
         .collect();
     assert_eq!(blobs.len(), 2, "the config and one layer: {fetched:?}");
-    let (json, code, said) = verified(&daemon, &[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (json, code, printed) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(0), "{printed}");
     let ids: Vec<_> = json["images"].as_array().expect("a list").iter().collect();
-    assert!(ids.iter().any(|image| image["id"] == id.as_str()), "{said}");
+    assert!(
+        ids.iter().any(|image| image["id"] == id.as_str()),
+        "{printed}"
+    );
     // A kept layer is removed with its image.
     let output = daemon.cairn(&["image", "rm", &image]).await;
     assert!(output.status.success(), "{}", shown(&output));
@@ -249,7 +252,7 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
     let record = daemon.path(&format!("root/images/records/{hex}.json"));
     let good = fs::read_to_string(&record).expect("read");
     fs::write(&record, good.replace("FROM_IMAGE", "FROM_IMAGF")).expect("written");
-    let (json, code, said) = verified(&daemon, &[]).await;
+    let (json, code, printed) = verified(&daemon, &[]).await;
     let damaged = |json: &Value| {
         let images = json["images"].as_array().cloned().unwrap_or_default();
         let image = images.into_iter().find(|image| image["id"] == id.as_str());
@@ -259,32 +262,35 @@ async fn a_damaged_config_is_told_and_repaired_and_so_it_is_after_a_restart() {
         .as_str()
         .unwrap_or_default()
         .to_owned();
-    assert!(code == Some(1) && why.starts_with("its record: "), "{said}");
+    assert!(
+        code == Some(1) && why.starts_with("its record: "),
+        "{printed}"
+    );
     daemon.kill().await;
     daemon.serve().await;
-    let (json, code, said) = verified(&daemon, &[]).await;
+    let (json, code, printed) = verified(&daemon, &[]).await;
     assert_eq!(
         (code, damaged(&json)[0]["problem"].as_str()),
         (Some(1), Some(&*why)),
-        "{said}"
+        "{printed}"
     );
     // An image that is only on the disk can be selected by its id, too.
-    let (json, code, said) = verified(&daemon, &["--repair", &hex[..12]]).await;
+    let (json, code, printed) = verified(&daemon, &["--repair", &hex[..12]]).await;
     assert_eq!(
         (code, json["images"][0]["id"].as_str()),
         (Some(1), Some(&*id)),
-        "{said}"
+        "{printed}"
     );
-    let (json, code, said) = verified(&daemon, &[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (json, code, printed) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(0), "{printed}");
     let images = json["images"].as_array().expect("a list");
     assert!(
         images.iter().all(|image| image["id"] != id.as_str()),
-        "{said}"
+        "{printed}"
     );
     daemon.import(&various("localhost/various:1")).await;
-    let (_, code, said) = verified(&daemon, &[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (_, code, printed) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(0), "{printed}");
 }
 
 #[tokio::test]
@@ -295,21 +301,21 @@ async fn a_damaged_layer_that_a_container_has_is_left_and_the_container_named() 
     let layer = layer_with(&daemon, "etc/group");
     let group = fs::read(layer.join("fs/etc/group")).expect("read");
     fs::write(layer.join("fs/etc/group"), b"").expect("written");
-    let (json, code, said) = verified(&daemon, &["--repair"]).await;
+    let (json, code, printed) = verified(&daemon, &["--repair"]).await;
     assert_eq!(
         (code, &json["images"][0]["set_aside"]),
         (Some(1), &false.into()),
-        "{said}"
+        "{printed}"
     );
     let user = format!(
         "is in use by container user/web ({}): remove that first",
         &container.id[..13]
     );
-    assert!(said.contains(&user), "{said}");
+    assert!(printed.contains(&user), "{printed}");
     assert_eq!(container.exec(&["echo", "here"]).await, "here");
     fs::write(layer.join("fs/etc/group"), group).expect("written");
-    let (_, code, said) = verified(&daemon, &[]).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (_, code, printed) = verified(&daemon, &[]).await;
+    assert_eq!(code, Some(0), "{printed}");
     pod.end().await;
 }
 
@@ -337,13 +343,16 @@ async fn of_an_image_with_one_damaged_layer_in_use_no_other_is_taken_either() {
     fs::write(base.join("fs/etc/group"), b"").expect("written");
     for (name, layer, n) in [lower[0], higher[0]] {
         fs::write(layer.join(format!("fs/upon{n}")), b"").expect("written");
-        let (json, code, said) = verified(&daemon, &["--repair", name]).await;
+        let (json, code, printed) = verified(&daemon, &["--repair", name]).await;
         assert_eq!(
             (code, &json["images"][0]["set_aside"]),
             (Some(1), &false.into()),
-            "{said}"
+            "{printed}"
         );
-        assert!(said.contains("is in use by container user/web"), "{said}");
+        assert!(
+            printed.contains("is in use by container user/web"),
+            "{printed}"
+        );
         let list = stdout(&daemon.cairn(&["image", "ls"]).await);
         assert!(list.contains(name.trim_end_matches(":1")), "{list}");
         assert!(layer.join("fs").exists());
@@ -369,11 +378,14 @@ async fn layers_of_an_earlier_version_are_told_and_are_no_damage() {
     let output = daemon
         .cairn(&["image", "verify", "localhost/various:1"])
         .await;
-    let said = shown(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = shown(&output);
+    assert!(output.status.success(), "{printed}");
     assert!(
-        said.contains("sound but for 1 layer that is not verifiable"),
-        "{said}"
+        printed.contains("sound but for 1 layer that is not verifiable"),
+        "{printed}"
     );
-    assert!(said.contains("unpacked by an earlier cairn"), "{said}");
+    assert!(
+        printed.contains("unpacked by an earlier cairn"),
+        "{printed}"
+    );
 }

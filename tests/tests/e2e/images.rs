@@ -153,8 +153,8 @@ async fn damaged_archives_are_refused_in_one_line_and_leave_nothing() {
         fs::write(&file, bytes).expect("a file");
         let done = daemon.import_file(&file).await;
         assert!(!done.status.success(), "{case} was accepted");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(said.trim_end().lines().count(), 1, "{case}: {said}");
+        let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(printed.trim_end().lines().count(), 1, "{case}: {printed}");
     }
     assert_eq!(list(&daemon).await, before.0);
     daemon.leaves_only(&before.1).await;

@@ -25,8 +25,9 @@ const MANY: &str = "4000";
 /// Checks an error: one line, this code, and all of these words. Returns the fault, if any.
 fn faults(error: &Status, code: Code, words: &[&str]) -> Option<String> {
     let text = error.message();
-    let told = words.iter().all(|word| text.contains(word)) && !text.contains('\n');
-    (error.code() != code || !told).then(|| format!("{:?} {text:?}, not {words:?}", error.code()))
+    let reported = words.iter().all(|word| text.contains(word)) && !text.contains('\n');
+    (error.code() != code || !reported)
+        .then(|| format!("{:?} {text:?}, not {words:?}", error.code()))
 }
 
 /// Tries a creation, and checks its error; nothing may be left behind. Returns the faults.
@@ -506,8 +507,11 @@ async fn a_client_mounts_nothing_over_proc_but_a_procfs_and_nothing_inside_but_f
         let container = container.unwrap_or_else(|e| panic!("{from} at {to}: {e}"));
         container.start().await.expect("StartContainer");
         container.exited().await;
-        let said = container.lines();
-        assert!(says.is_none_or(|line| said == [line]), "{from}: {said:?}");
+        let printed = container.lines();
+        assert!(
+            says.is_none_or(|line| printed == [line]),
+            "{from}: {printed:?}"
+        );
         container.remove().await.expect("RemoveContainer");
     }
     pod.end().await;

@@ -10,7 +10,7 @@ use std::{
 use cairn_tests::{
     Daemon, Setup, bins,
     output::{shown, stdout},
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until,
 };
 use nri::proto::Event;
@@ -85,7 +85,7 @@ async fn cairn_plugins_shows_at_a_glance_who_is_healthy_who_hangs_and_who_is_mis
     let daemon = Daemon::with(setup).await;
     let slow = [Event::StopContainer, Event::CreateContainer];
     let slow = Plugin::subscribed(&daemon.nri_socket(), "10", "slow", &slow).await;
-    slow.does(Event::CreateContainer, Deed::Hang);
+    slow.does(Event::CreateContainer, Behavior::Hang);
     let cri = daemon.cri();
     let mut config = cri.pod_config("p");
     let annotation = ("cairn.test/tolerate".to_owned(), "true".to_owned());

@@ -28,16 +28,16 @@ async fn what_the_operator_decides_for_containers_holds_without_being_asked_for(
     let asks = "ulimit -Sn; ulimit -Hn; grep Seccomp: /proc/self/status";
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("plain").await;
-    let said = pod.sleeper("one").await.sh(asks).await;
-    assert!(said.ends_with("Seccomp:\t0"), "{said}");
+    let printed = pod.sleeper("one").await.sh(asks).await;
+    assert!(printed.ends_with("Seccomp:\t0"), "{printed}");
     drop(daemon);
 
     let more =
         "[container]\nulimits = [\"nofile=321:654\"]\nunset_seccomp_profile = \"runtime-default\"";
     let daemon = Daemon::with(Setup::default().toml(more)).await;
     let pod = daemon.cri().pod("decided").await;
-    let said = pod.sleeper("one").await.sh(asks).await;
-    assert_eq!(said, "321\n654\nSeccomp:\t2");
+    let printed = pod.sleeper("one").await.sh(asks).await;
+    assert_eq!(printed, "321\n654\nSeccomp:\t2");
 }
 
 async fn whole_life(daemon: &Daemon, name: &str) {

@@ -93,13 +93,13 @@ async fn the_alerts_ask_only_for_what_is_told() {
     let daemon = Daemon::with(setup).await;
     let text = scraped(&daemon).await;
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    let told: BTreeSet<_> = types
+    let reported: BTreeSet<_> = types
         .filter_map(|line| line.split(' ').next())
         .map(str::to_owned)
         .collect();
     let asked = fs::read_to_string(repository().join("docs/alerts.yml"));
     let asked = names(&asked.expect("the file is there"));
     assert!(asked.len() >= 4, "the alerts ask for {asked:?}");
-    let unknown: Vec<_> = asked.difference(&told).collect();
+    let unknown: Vec<_> = asked.difference(&reported).collect();
     assert!(unknown.is_empty(), "no metric is called {unknown:?}");
 }

@@ -326,12 +326,12 @@ async fn a_cni_file_that_is_skipped_is_told_once_with_its_reason() {
         cri.pod(name).await.end().await;
     }
     let log = daemon.log();
-    let told: Vec<_> = log
+    let reported: Vec<_> = log
         .lines()
         .filter(|line| line.contains("skipped an invalid CNI configuration"))
         .collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    let line = told[0];
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    let line = reported[0];
     assert!(
         line.contains("00-broken.conflist") && line.contains("9.9.9"),
         "{line}"

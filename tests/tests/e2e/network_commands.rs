@@ -76,10 +76,10 @@ async fn network_ls_tells_of_every_pods_network() {
     );
     assert_eq!(line("default/on-the-node")[2..], ["(the", "node's)"]);
     let (_, value) = network_json(&daemon, &["ls"]).await;
-    let told = &value["networks"][1];
-    assert_eq!(told["pod"], web.id);
-    assert_eq!(told["addresses"], json!([ip]));
-    assert_eq!(told["host_ports"][0]["host_port"], 12_401);
+    let reported = &value["networks"][1];
+    assert_eq!(reported["pod"], web.id);
+    assert_eq!(reported["addresses"], json!([ip]));
+    assert_eq!(reported["host_ports"][0]["host_port"], 12_401);
 
     hosted.end().await;
     web.end().await;
@@ -93,13 +93,13 @@ async fn with_a_conflist_ls_and_gc_go_by_what_its_programs_say() {
     let pod = cri.try_pod(with_port(cri.pod_config("web"), 12_402)).await;
     let pod = pod.expect("RunPodSandbox");
     let (_, value) = network_json(&daemon, &["ls"]).await;
-    let told = &value["networks"][0];
+    let reported = &value["networks"][0];
     assert_eq!(
-        (&told["kind"], &told["network"]),
+        (&reported["kind"], &reported["network"]),
         (&json!("cni"), &json!("testnet"))
     );
-    assert_eq!(told["addresses"], json!([pod.ip().await]));
-    assert_eq!(told["host_ports"][0]["container_port"], 80);
+    assert_eq!(reported["addresses"], json!([pod.ip().await]));
+    assert_eq!(reported["host_ports"][0]["container_port"], 80);
 
     // The result of a pod whose namespace and record are removed.
     let results = daemon.yard.inside(daemon.path("root/cni/results"));

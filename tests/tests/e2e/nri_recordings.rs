@@ -121,8 +121,8 @@ async fn a_full_disk_ends_the_recording_and_nothing_else() {
     }
     drop(plugin);
     let log = daemon.log();
-    let told = log.matches("the recording of NRI ends here").count();
-    assert_eq!(told, 1, "{log}");
+    let reported = log.matches("the recording of NRI ends here").count();
+    assert_eq!(reported, 1, "{log}");
     let text = daemon.lines(&["cat", &name]).await;
     for line in text {
         serde_json::from_str::<Value>(&line).expect("a whole line");

@@ -131,15 +131,16 @@ async fn ends_signals_terminals_and_execs_are_the_same_in_a_shared_pid_namespace
         assert_eq!(seven.exited().await.exit_code, 7, "{kind:?}");
 
         let script = "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
-        let told = start(&pod, "told", kind, Shared, script).await;
+        let reported = start(&pod, "told", kind, Shared, script).await;
         until("it waits for the signal", || async {
-            (told.lines() == ["ready"]).then_some(())
+            (reported.lines() == ["ready"]).then_some(())
         })
         .await;
-        told.stop(Duration::from_secs(20))
+        reported
+            .stop(Duration::from_secs(20))
             .await
             .expect("StopContainer");
-        assert_eq!(told.exited().await.exit_code, 3, "{kind:?}");
+        assert_eq!(reported.exited().await.exit_code, 3, "{kind:?}");
 
         // A terminal of its own, the controlling one of a session that it leads.
         let script = "tty; echo through >/dev/tty; [ $(cut -d' ' -f6 /proc/self/stat) = $$ ] && echo leads; \

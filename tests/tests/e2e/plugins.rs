@@ -8,7 +8,7 @@ use std::{
 
 use cairn_tests::{
     Daemon, Setup, bins, look,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until,
 };
 use nri::proto::Event;
@@ -137,7 +137,7 @@ async fn hostile_in_one_pod_delays_another_by_its_request_timeout_at_most() {
         &[Event::RunPodSandbox, Event::CreateContainer],
     )
     .await;
-    hostile.does(Event::CreateContainer, Deed::Hang);
+    hostile.does(Event::CreateContainer, Behavior::Hang);
     let cri = daemon.cri();
     let victim = cri.pod("victim").await;
     let other = cri.pod("other").await;

@@ -6,7 +6,7 @@ use std::{fs, time::Duration};
 use cairn_tests::{
     Daemon, Setup,
     output::{shown, stdout},
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     until,
 };
 use nri::{
@@ -50,8 +50,8 @@ async fn a_required_plugin_that_no_event_needs_is_refused_and_shown() {
     let why = "a required plugin must get one of RunPodSandbox, CreateContainer, ValidateContainerAdjustment";
     until("it is refused", async || {
         let info = info(&daemon, "10-guard").await;
-        let told = info["last_error"].as_str()?.contains(why);
-        (told && info["state"] == "absent").then_some(())
+        let reported = info["last_error"].as_str()?.contains(why);
+        (reported && info["state"] == "absent").then_some(())
     })
     .await;
     until("it is logged", async || {
@@ -108,7 +108,7 @@ async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
     let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
     let cri = daemon.cri();
     let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
-    guard.does(Event::RunPodSandbox, Deed::Hang);
+    guard.does(Event::RunPodSandbox, Behavior::Hang);
     let refused = cri.try_pod(cri.pod_config("p")).await;
     let refused = refused.expect_err("the guard hangs");
     assert!(
@@ -118,7 +118,7 @@ async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
         "{refused}"
     );
     let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
-    guard.does(Event::CreateContainer, Deed::Die);
+    guard.does(Event::CreateContainer, Behavior::Die);
     let pod = cri.pod("p").await;
     let refused = pod.try_create(cri.container_config("c", &["true"])).await;
     let refused = refused.expect_err("the guard leaves");
@@ -193,16 +193,16 @@ async fn contract_g32_a_plugins_failure_at_teardown_is_told_when_all_is_torn_dow
     );
     pod.remove().await.expect("it is removed already");
     assert!(cri.pods().await.is_empty());
-    let told = other.list();
+    let reported = other.list();
     for event in [
         "StopPodSandbox bad",
         "RemoveContainer bad c",
         "RemovePodSandbox bad",
     ] {
         assert_eq!(
-            told.iter().filter(|line| *line == event).count(),
+            reported.iter().filter(|line| *line == event).count(),
             1,
-            "{told:?}"
+            "{reported:?}"
         );
     }
     // A running pod that is removed at once is removed, and both failures are in one error.
@@ -249,7 +249,7 @@ pub(crate) const SLOW: &str =
 async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
     let daemon = Daemon::with(Setup::default().toml(&format!("{SLOW}breaker = 3"))).await;
     let slow = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
-    slow.does(Event::CreateContainer, Deed::Hang);
+    slow.does(Event::CreateContainer, Behavior::Hang);
     let pod = daemon.cri().pod("p").await;
     let container = pod.create("c", &["true"]).await;
     // CreateContainer timed out; PostCreateContainer was the second missed event.
@@ -338,33 +338,33 @@ async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
     let refused = secret(3);
     limited.adjusts(move |_, _| Some(env("REFUSED", &refused)));
     errors.push(pod.try_create(config("e")).await.expect_err("a refusal"));
-    two.does(Event::CreateContainer, Deed::Error("no".into()));
+    two.does(Event::CreateContainer, Behavior::Error("no".into()));
     errors.push(pod.try_create(config("f")).await.expect_err("a veto"));
     let mut bad = config("g");
     bad.envs[0].key = "BAD=KEY".into();
     errors.extend(pod.try_create(bad).await.err());
     pod.end().await;
 
-    let mut said = vec![("log".to_owned(), daemon.log())];
+    let mut printed = vec![("log".to_owned(), daemon.log())];
     for args in [
         &["timeline"][..],
         &["timeline", "--json"],
         &["plugins"],
         &["plugins", "--output", "json"],
     ] {
-        said.push((args.join(" "), shown(&daemon.cairn(args).await)));
+        printed.push((args.join(" "), shown(&daemon.cairn(args).await)));
     }
-    said.extend(errors.iter().map(|e| ("error".to_owned(), e.to_string())));
+    printed.extend(errors.iter().map(|e| ("error".to_owned(), e.to_string())));
     let trace = daemon.path("root/trace");
     let files = cairn_tests::look::tree(&trace);
     assert!(!files.is_empty(), "there is an event log");
     for file in files {
         let text = fs::read(trace.join(&file)).unwrap_or_default();
-        said.push((file, String::from_utf8_lossy(&text).into_owned()));
+        printed.push((file, String::from_utf8_lossy(&text).into_owned()));
     }
     // CRI's values are bytes: Rust's debug format prints them as numbers.
     let bytes = format!("{:?}", b"sEcReT").replace(['[', ']'], "");
-    for (what, text) in &said {
+    for (what, text) in &printed {
         let line = text
             .lines()
             .find(|l| l.contains("sEcReT") || l.contains(&bytes));

@@ -30,11 +30,11 @@ async fn contract_c01_a_record_that_cannot_be_written_after_run_sends_stop_and_r
         assert!(error.message().contains("store.pod"), "{error}");
         assert!(cri.pods().await.is_empty(), "write {n}");
         daemon.leaves_only(&before).await;
-        let told = plugin.list();
-        if !told.is_empty() {
+        let reported = plugin.list();
+        if !reported.is_empty() {
             after_the_hook += 1;
             let all = ["RunPodSandbox p", "StopPodSandbox p", "RemovePodSandbox p"];
-            assert_eq!(told, all, "write {n}");
+            assert_eq!(reported, all, "write {n}");
         }
         cri.pod("p").await.end().await;
     }

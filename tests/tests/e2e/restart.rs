@@ -222,9 +222,9 @@ async fn a_second_daemon_on_the_same_directories_leaves_with_the_firsts_pid() {
     let second = daemon.yard.run(&argv, &[], &log).await.expect("it starts");
     let ended = daemon.yard.ended(second).await;
     assert!(ended.code().is_some_and(|c| c != 0), "{ended:?}");
-    let said = fs::read_to_string(&log).expect("its log");
-    let about = said.lines().find(|l| l.contains(&first.to_string()));
-    assert!(about.is_some(), "the pid {first} is named: {said}");
+    let printed = fs::read_to_string(&log).expect("its log");
+    let about = printed.lines().find(|l| l.contains(&first.to_string()));
+    assert!(about.is_some(), "the pid {first} is named: {printed}");
     daemon.cri().pod("still").await.end().await;
 }
 

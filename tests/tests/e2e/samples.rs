@@ -69,7 +69,7 @@ fn annotated(cri: &Cri, name: &str, annotations: &[(&str, &str)]) -> cri::PodSan
 }
 
 /// Checks that an error is one line with all these words.
-fn tells(error: &Status, words: &[&str]) {
+fn reports(error: &Status, words: &[&str]) {
     let text = error.message();
     assert!(!text.trim().contains('\n'), "{text}");
     for word in words {

@@ -465,7 +465,7 @@ async fn a_container_can_not_write_to_the_daemons_programs() {
     // Its parent is its monitor; with SYS_PTRACE it can reach the monitor's program.
     let script = "p=$(awk '/^PPid/{print $2}' /proc/$(pidof sleep | cut -d' ' -f1)/status); \
                   test -n \"$p\" && ls -l /proc/$p/exe >/dev/null && ! (: >> /proc/$p/exe) && ! chmod 755 /proc/$p/exe 2>/tmp/why; cat /tmp/why";
-    let said = container.sh(script).await;
-    assert!(said.contains("Read-only"), "{said}");
+    let printed = container.sh(script).await;
+    assert!(printed.contains("Read-only"), "{printed}");
     pod.end().await;
 }

@@ -94,11 +94,11 @@ async fn a_list_holds_containers_in_every_state_and_filters_narrow_it() {
     exited.exited().await;
     let all = list(&cri, cri::ContainerStatsFilter::default()).await;
     assert_eq!(ids(&all), [&*created.id, &running.id, &exited.id]);
-    let told: Vec<_> = all
+    let reported: Vec<_> = all
         .iter()
         .map(|s| (s.cpu.is_some(), s.memory.is_some()))
         .collect();
-    assert_eq!(told, [(false, false), (true, true), (false, false)]);
+    assert_eq!(reported, [(false, false), (true, true), (false, false)]);
     until("a stopped one still has its layer", || async {
         stats(&cri, &exited.id).await.ok()?.writable_layer
     })

@@ -87,10 +87,10 @@ async fn crictl_execs_by_spdy_and_by_websocket() {
             "out\n",
             "{transport}: {ran:?}"
         );
-        let said = String::from_utf8_lossy(&ran.stderr);
+        let printed = String::from_utf8_lossy(&ran.stderr);
         assert!(
-            said.contains("err\n") && said.contains("exit code 7"),
-            "{transport}: {said}"
+            printed.contains("err\n") && printed.contains("exit code 7"),
+            "{transport}: {printed}"
         );
         let args = [&exec[..], &["-i", &container.id, "wc", "-c"]].concat();
         let ran = run(&daemon, &args, &vec![b'x'; 1_000_000]).await;
@@ -105,10 +105,10 @@ async fn crictl_execs_by_spdy_and_by_websocket() {
         assert_eq!(ran.stdout.len(), 20_000_000, "{transport}");
         let args = [&exec[..], &[&container.id, "/no/such/program"]].concat();
         let ran = run(&daemon, &args, b"").await;
-        let said = String::from_utf8_lossy(&ran.stderr);
+        let printed = String::from_utf8_lossy(&ran.stderr);
         assert!(
-            !ran.status.success() && said.contains("/no/such/program"),
-            "{transport}: {said}"
+            !ran.status.success() && printed.contains("/no/such/program"),
+            "{transport}: {printed}"
         );
     }
     pod.end().await;
@@ -133,22 +133,24 @@ async fn a_terminal_of_an_exec_has_the_size_of_the_clients() {
         command.args(["-qec", &exec, "/dev/null"]);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("script runs");
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         // crictl would consume input that it can still read.
         let all = async {
-            while !said.contains("over") {
+            while !printed.contains("over") {
                 let mut some = [0; 4096];
                 match stdout.read(&mut some).await.expect("it reads") {
                     0 => return false,
-                    n => said += &String::from_utf8_lossy(&some[..n]),
+                    n => printed += &String::from_utf8_lossy(&some[..n]),
                 }
             }
             true
         };
         let all = tokio::time::timeout(Duration::from_secs(60), all).await;
         assert!(
-            all.unwrap_or(false) && said.contains("sized\r\n") && said.contains("exit code 5"),
-            "{transport}: {said}"
+            all.unwrap_or(false)
+                && printed.contains("sized\r\n")
+                && printed.contains("exit code 5"),
+            "{transport}: {printed}"
         );
         stdin.write_all(b"\n").await.expect("it hears");
         let end = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
@@ -169,10 +171,10 @@ async fn an_attached_client_feeds_a_container_hears_it_and_ends_its_stdin() {
         container.start().await.expect("StartContainer");
         let args = ["attach", "-r", transport, "-i", &container.id];
         let ran = run(&daemon, &args, b"one\ntwo\n").await;
-        let said = String::from_utf8_lossy(&ran.stdout);
-        assert_eq!(said, "got one\ngot two\n", "{transport}: {ran:?}");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(said.contains("over\n"), "{transport}: {ran:?}");
+        let printed = String::from_utf8_lossy(&ran.stdout);
+        assert_eq!(printed, "got one\ngot two\n", "{transport}: {ran:?}");
+        let printed = String::from_utf8_lossy(&ran.stderr);
+        assert!(printed.contains("over\n"), "{transport}: {ran:?}");
         assert!(ran.status.success(), "{transport}: {ran:?}");
         container.exited().await;
         assert_eq!(container.lines(), ["got one", "got two"], "{transport}");
@@ -208,8 +210,8 @@ async fn a_forwarded_port_reaches_what_listens_at_the_pods_loopback() {
         // Several requests on one connection.
         for _ in 0..3 {
             cairn_tests::until("the forwarded port answers", || async {
-                let said = String::from_utf8_lossy(&fetch(12345).await).into_owned();
-                said.ends_with("found\n").then_some(())
+                let printed = String::from_utf8_lossy(&fetch(12345).await).into_owned();
+                printed.ends_with("found\n").then_some(())
             })
             .await;
         }
@@ -319,12 +321,12 @@ async fn a_url_is_good_for_one_request_of_a_client_that_goes_on_by_a_protocol_of
             let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && cat >&3 && {read} <&3");
             command.args(["-c", &connect]);
             let head = head.replace("URL", &format!("/{path}"));
-            let said = ended(command, head.as_bytes()).await.stdout;
-            let said = String::from_utf8_lossy(&said);
+            let printed = ended(command, head.as_bytes()).await.stdout;
+            let printed = String::from_utf8_lossy(&printed);
             let status = format!("HTTP/1.1 {code} ");
             assert!(
-                said.starts_with(&status) && said.contains(word),
-                "{ports}: {said}"
+                printed.starts_with(&status) && printed.contains(word),
+                "{ports}: {printed}"
             );
         }
     }

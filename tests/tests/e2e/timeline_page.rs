@@ -5,7 +5,7 @@ use std::fs;
 use cairn_tests::{
     Daemon,
     output::{shown, stdout},
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
 };
 use nri::{
     adjust::Adjust,
@@ -26,7 +26,7 @@ async fn a_failed_start_is_told_on_the_page_with_the_plugin_that_refused_it_and_
     let pod = daemon.cri().pod("p").await;
     let container = pod.create("c", &["true"]).await;
     let hostile = "no <img src=x onerror=alert(1)></script> quota";
-    quota.does(Event::StartContainer, Deed::Error(hostile.to_owned()));
+    quota.does(Event::StartContainer, Behavior::Error(hostile.to_owned()));
     let refused = container.start().await.expect_err("the plugin refuses it");
     assert!(refused.message().contains("20-quota"), "{refused}");
 

@@ -379,9 +379,9 @@ async fn a_collector_by_https_is_believed_if_this_machine_vouches_for_it() {
     std::fs::copy(&other, trusted.path()).expect("copied");
     daemon.serve().await;
     tried(&daemon).await;
-    let told = format!("tracing: cannot send spans to https://{COLLECTOR}, ");
+    let reported = format!("tracing: cannot send spans to https://{COLLECTOR}, ");
     until("it is not believed", || async {
-        daemon.log().contains(&told).then_some(())
+        daemon.log().contains(&reported).then_some(())
     })
     .await;
     assert!(collector.spans().is_empty());

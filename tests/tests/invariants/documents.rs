@@ -315,12 +315,15 @@ fn each_program_for_developers_tells_what_it_does_and_does_nothing_else() {
         for flag in ["-h", "--help"] {
             let output = Command::new(&path).arg(flag).env_clear().output();
             let output = output.expect("it starts");
-            let told = String::from_utf8(output.stdout).expect("text");
+            let reported = String::from_utf8(output.stdout).expect("text");
             assert!(output.status.success(), "hack/{name} {flag}");
-            assert!(told.starts_with(&format!("hack/{name}: ")), "{told}");
             assert!(
-                told.matches(&format!("  hack/{name}")).count() > 0,
-                "{told}"
+                reported.starts_with(&format!("hack/{name}: ")),
+                "{reported}"
+            );
+            assert!(
+                reported.matches(&format!("  hack/{name}")).count() > 0,
+                "{reported}"
             );
             assert!(output.stderr.is_empty(), "hack/{name} {flag}");
         }

@@ -18,8 +18,8 @@ use serde_json::Value;
 /// Returns the platform for which cargo builds.
 fn host() -> String {
     let output = Command::new(env!("CARGO")).arg("-vV").output();
-    let said = String::from_utf8(output.expect("cargo runs").stdout).expect("text");
-    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    let printed = String::from_utf8(output.expect("cargo runs").stdout).expect("text");
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
     host.expect("cargo names its host").to_owned()
 }
 
@@ -34,8 +34,8 @@ fn metadata() -> &'static Value {
             .current_dir(repository())
             .output()
             .expect("cargo runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "cargo metadata: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cargo metadata: {printed}");
         serde_json::from_slice(&output.stdout).expect("metadata is JSON")
     })
 }

@@ -29,9 +29,9 @@ const OF_THE_RUNTIME: [&str; 8] = [
 
 /// A scenario that repeats the recording.
 pub(crate) fn scenario(script: &Script) -> String {
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let calls = script.calls.iter().filter(|c| c.from == Side::Runtime);
-    calls.for_each(|call| told.call(call));
+    calls.for_each(|call| reported.call(call));
     let mut out = String::from(
         "# Run it: nri-bench run THIS -- ./my-plugin      Every key: docs/bench.md of cairn\n",
     );
@@ -39,17 +39,17 @@ pub(crate) fn scenario(script: &Script) -> String {
         let _ = writeln!(out, "# {}", one_line(note));
     }
     out.push_str("flavor = \"plain\"\n");
-    out.push_str(&told.head);
+    out.push_str(&reported.head);
     let _ = writeln!(out, "\n[plugin]\nid = {}", quoted(&script.plugin));
-    out.push_str(&told.plugin);
-    out.push_str(&told.objects);
-    out.push_str(&told.steps);
+    out.push_str(&reported.plugin);
+    out.push_str(&reported.objects);
+    out.push_str(&reported.steps);
     out
 }
 
 /// The recording so far, as text and as the state of the scenario's runtime.
 #[derive(Default)]
-struct Told {
+struct Reported {
     head: String,
     plugin: String,
     objects: String,
@@ -71,7 +71,7 @@ struct Object {
     there: bool,
 }
 
-impl Told {
+impl Reported {
     fn call(&mut self, call: &Call) {
         match call.method.as_str() {
             "Configure" => self.configure(call),
@@ -187,7 +187,7 @@ impl Told {
             "RunPodSandbox" => {
                 if let Some(id) = self.known_pod(pod) {
                     self.ran(&id);
-                    self.refused(call, |told| told.gone(&id));
+                    self.refused(call, |reported| reported.gone(&id));
                 }
             }
             "UpdatePodSandbox" => {
@@ -245,8 +245,8 @@ impl Told {
         }
         match &call.answer {
             Answer::Message(answer) => self.expect(answer, None),
-            _ => self.refused(call, |told| {
-                told.containers.remove(id(container));
+            _ => self.refused(call, |reported| {
+                reported.containers.remove(id(container));
             }),
         }
     }

@@ -171,7 +171,7 @@ async fn pass(
 }
 
 /// A one-line summary.
-pub(crate) fn told(summary: &Summary, file: &Path) -> String {
+pub(crate) fn reported(summary: &Summary, file: &Path) -> String {
     let (file, connections, lines) = (file.display(), summary.connections, summary.lines);
     let mut text = format!("{file}: {connections} connections, {lines} lines");
     if summary.dropped > 0 {

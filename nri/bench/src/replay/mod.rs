@@ -8,7 +8,7 @@
 //!                           report/
 //! ```
 
-mod judge;
+mod check;
 mod own_calls;
 mod runtime;
 mod script;
@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use judge::subscribed;
+pub(crate) use check::subscribed;
 pub(crate) use script::{Answer, Call, Script, scripts};
 
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
     scenario::{Speaks, unnamed},
     tap::{Manner, Tap},
 };
-use judge::Known;
+use check::Known;
 
 use runtime::{Came, Runtime};
 
@@ -259,11 +259,11 @@ impl Replay {
         let came = self.ask(runtime, call, limit).await;
         step.took = began.elapsed();
         self.report.took(&call.method, step.took);
-        self.judge(call, &came, limit, &mut step);
+        self.check(call, &came, limit, &mut step);
         if call.method == "Configure"
             && let Came::Answer { message, .. } = &came
         {
-            self.events = judge::subscribed(message);
+            self.events = check::subscribed(message);
         }
         Some(step)
     }
@@ -291,7 +291,7 @@ impl Replay {
         runtime.call("StateChange", &message, limit).await
     }
 
-    fn judge(&mut self, call: &Call, came: &Came, limit: Duration, step: &mut StepReport) {
+    fn check(&mut self, call: &Call, came: &Came, limit: Duration, step: &mut StepReport) {
         let (now, outcome) = match came {
             Came::Answer { message, .. } => (message.clone(), SAME),
             Came::Error(failure) => (script::of_failure(failure), ERROR),
@@ -309,7 +309,7 @@ impl Replay {
             (ERROR | TIMED_OUT, true) => SAME,
             (outcome, _) => outcome,
         });
-        step.findings = judge::of_answer(call, came, limit, &self.known);
+        step.findings = check::of_answer(call, came, limit, &self.known);
     }
 
     fn file(&mut self, mut step: StepReport) {

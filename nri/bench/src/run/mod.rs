@@ -5,8 +5,8 @@
 //!   join ─► step ─► … ─► step ─► end       a lost plugin is restarted; if that fails, the run ends
 //! ```
 
+mod check;
 mod churn;
-mod judge;
 mod life;
 mod steps;
 

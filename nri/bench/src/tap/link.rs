@@ -93,7 +93,7 @@ impl Link {
                 0 => return Ok(()),
                 n => {
                     for message in self.messages_of_plugin(&piece[..n])? {
-                        self.judge(message);
+                        self.check(message);
                     }
                 }
             }
@@ -107,7 +107,7 @@ impl Link {
         })
     }
 
-    fn judge(&mut self, message: Message) -> Fate {
+    fn check(&mut self, message: Message) -> Fate {
         let manner = self.shared.manner.lock();
         let mut seen = self.shared.seen.lock();
         seen.plugin_says(&mut self.state, &manner, message, Instant::now())
@@ -115,7 +115,7 @@ impl Link {
 
     async fn take_from_plugin(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         for message in self.messages_of_plugin(bytes)? {
-            match self.judge(message) {
+            match self.check(message) {
                 Fate::Pass(message) => self.runtime.write_all(&message.frames()).await?,
                 Fate::Answer(message) => self.plugin.write_all(&message.frames()).await?,
                 Fate::Hold(message) => self.held.push_back((Instant::now() + HOLD, message)),

@@ -10,7 +10,7 @@ use crate::{
     point::{Cost, Point},
     stage::Stage,
 };
-use testkit::verdict::{Answer, Checked, same, that, told};
+use testkit::verdict::{Answer, Checked, reported, same, that};
 
 type Change = fn(&mut ContainerAdjustment, &str);
 
@@ -118,7 +118,7 @@ async fn conflict(s: &Stage, word: &str, change: Change) -> Checked {
         that(
             text.contains(word),
             format!("the error has {word}"),
-            told(&error),
+            reported(&error),
         )?;
     }
     let listed = s.cri().containers().await.succeeds("ListContainers")?;

@@ -17,7 +17,7 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     verdict::{Answer, Checked, done, same, that},
 };
 
@@ -129,7 +129,10 @@ async fn cgroup_is_made(s: &Stage) -> Checked {
 async fn vetoed(s: &Stage, plugin: &Plugin) -> Checked<crate::cri::Container> {
     let pod = s.pod("p").await?;
     let container = pod.created("c").await?;
-    plugin.does(Event::StartContainer, Deed::Error("not this one".into()));
+    plugin.does(
+        Event::StartContainer,
+        Behavior::Error("not this one".into()),
+    );
     container.start().await.fails("StartContainer")?;
     Ok(container)
 }

@@ -15,8 +15,8 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin},
-    verdict::{Answer, Checked, same, that, told},
+    plugin::{Behavior, Plugin},
+    verdict::{Answer, Checked, reported, same, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -69,7 +69,7 @@ async fn status_not_found(s: &Stage) -> Checked {
     that(
         error.code() == Code::NotFound,
         "the error is NOT_FOUND",
-        told(&error),
+        reported(&error),
     )?;
     hook.passes("CreateContainer").await.map(drop)
 }
@@ -130,11 +130,15 @@ async fn later_may_remove(s: &Stage) -> Checked {
         .start("c", &SLEEPER)
         .await
         .succeeds("a container's start")?;
-    let (said, _) = container
+    let (printed, _) = container
         .sh("echo \"$BOTH/${GONE:-gone}\"")
         .await
         .succeeds("ExecSync")?;
-    same("BOTH/GONE in the container", "second/gone", said.as_str())
+    same(
+        "BOTH/GONE in the container",
+        "second/gone",
+        printed.as_str(),
+    )
 }
 
 /// The plugin answers the creation of `new` only.
@@ -270,7 +274,7 @@ async fn refused_by_name(s: &Stage) -> Checked {
     that(
         error.message().contains("nri-contract.invalid/none=such"),
         "the error names the CDI device nri-contract.invalid/none=such",
-        told(&error),
+        reported(&error),
     )?;
     let listed = s.cri().containers().await.succeeds("ListContainers")?;
     same("containers listed", 0, listed.len())
@@ -279,12 +283,15 @@ async fn refused_by_name(s: &Stage) -> Checked {
 async fn error(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    plugin.does(Event::CreateContainer, Deed::Error("not this one".into()));
+    plugin.does(
+        Event::CreateContainer,
+        Behavior::Error("not this one".into()),
+    );
     let error = pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
     that(
         error.message().contains("not this one"),
         "the error has the plugin's reason",
-        told(&error),
+        reported(&error),
     )
 }
 
@@ -294,7 +301,10 @@ async fn everyone(s: &Stage) -> Checked {
         s.plugin("20", "b").await?,
         s.plugin("30", "c").await?,
     );
-    second.does(Event::CreateContainer, Deed::Error("not this one".into()));
+    second.does(
+        Event::CreateContainer,
+        Behavior::Error("not this one".into()),
+    );
     let pod = s.pod("p").await?;
     pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
     for plugin in [&first, &second, &third] {
@@ -320,7 +330,10 @@ async fn everyone(s: &Stage) -> Checked {
 async fn nothing_is_left(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    plugin.does(Event::CreateContainer, Deed::Error("not this one".into()));
+    plugin.does(
+        Event::CreateContainer,
+        Behavior::Error("not this one".into()),
+    );
     pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
     let listed = s.cri().containers().await.succeeds("ListContainers")?;
     same("containers listed", 0, listed.len())?;

@@ -20,8 +20,8 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin},
-    verdict::{Answer, Checked, miss, same, skip, that, told},
+    plugin::{Behavior, Plugin},
+    verdict::{Answer, Checked, miss, reported, same, skip, that},
 };
 
 /// The class of an event, which decides the effect of a plugin's failure.
@@ -53,10 +53,10 @@ pub(super) const EVENTS: [(Event, Class, &str); 13] = [
 ];
 
 /// The failures without an answer.
-pub(super) const SILENT: [(&str, Deed); 3] = [
-    ("timeout", Deed::Hang),
-    ("death", Deed::Die),
-    ("garbage", Deed::Garbage),
+pub(super) const SILENT: [(&str, Behavior); 3] = [
+    ("timeout", Behavior::Hang),
+    ("death", Behavior::Die),
+    ("garbage", Behavior::Garbage),
 ];
 
 pub(super) fn points() -> Vec<Point> {
@@ -86,7 +86,7 @@ pub(super) fn points() -> Vec<Point> {
                 at_error(&stage, event, class).await
             }));
         }
-        for (how, deed) in SILENT {
+        for (how, behavior) in SILENT {
             let guarantee = if how == "timeout" { "G-08" } else { "G-11" };
             let id = format!("{guarantee}/{how}-at-{name}");
             let title = format!(
@@ -98,8 +98,8 @@ pub(super) fn points() -> Vec<Point> {
                 Cost::Fast
             };
             points.push(Point::new(id, title, cost, move |stage| {
-                let deed = deed.clone();
-                async move { at_silence(&stage, event, deed).await }
+                let behavior = behavior.clone();
+                async move { at_silence(&stage, event, behavior).await }
             }));
         }
     }
@@ -211,14 +211,14 @@ pub(super) async fn pair(s: &Stage, policy: Option<FailurePolicy>) -> Checked<(P
 async fn at_error(s: &Stage, event: Event, class: Class) -> Checked {
     let (hostile, good) = pair(s, None).await?;
     let stand = before(s, event).await?;
-    hostile.does(event, Deed::Error("refused on purpose".into()));
+    hostile.does(event, Behavior::Error("refused on purpose".into()));
     let answer = stand.call(s, event).await?;
     if class == Class::Setup {
         let error = answer.fails(&format!("the call of {event:?}"))?;
         that(
             error.message().contains("refused on purpose"),
             "the error has the plugin's reason",
-            told(&error),
+            reported(&error),
         )?;
         same(
             "the event at the plugin behind it",
@@ -237,10 +237,10 @@ async fn at_error(s: &Stage, event: Event, class: Class) -> Checked {
     )
 }
 
-async fn at_silence(s: &Stage, event: Event, deed: Deed) -> Checked {
+async fn at_silence(s: &Stage, event: Event, behavior: Behavior) -> Checked {
     let (hostile, good) = pair(s, None).await?;
     let stand = before(s, event).await?;
-    hostile.does(event, deed);
+    hostile.does(event, behavior);
     let answer = stand.call(s, event).await?;
     answer.succeeds(&format!("the call of {event:?}"))?;
     good.sees(event, of(event)).await?;
@@ -264,9 +264,9 @@ async fn undecodable(s: &Stage) -> Checked {
     let (cri, config) = (s.cri(), s.pod_config("p"));
     // The plugin is active after it has answered Synchronize: create pods until it gets one.
     let enough = Arc::new(AtomicBool::new(false));
-    let told = enough.clone();
+    let reported = enough.clone();
     let runs = s.call(async move {
-        while !told.load(Ordering::SeqCst) {
+        while !reported.load(Ordering::SeqCst) {
             let pod = cri.run(config.clone()).await?;
             pod.end().await?;
         }
@@ -296,7 +296,7 @@ async fn undecodable(s: &Stage) -> Checked {
 async fn one_timeout_each(s: &Stage) -> Checked {
     let (one, two) = (s.plugin("10", "a").await?, s.plugin("20", "b").await?);
     for plugin in [&one, &two] {
-        plugin.does(Event::RunPodSandbox, Deed::Hang);
+        plugin.does(Event::RunPodSandbox, Behavior::Hang);
     }
     let begun = Instant::now();
     s.pod("p").await?;
@@ -314,7 +314,7 @@ async fn one_timeout_each(s: &Stage) -> Checked {
 /// A plugin that timed out at C-01 of the pod `p`; the pod runs.
 async fn late(s: &Stage) -> Checked<(Plugin, Plugin, Pod)> {
     let (hostile, good) = pair(s, None).await?;
-    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    hostile.does(Event::RunPodSandbox, Behavior::Hang);
     let pod = s.pod("p").await?;
     Ok((hostile, good, pod))
 }

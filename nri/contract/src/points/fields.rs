@@ -56,13 +56,13 @@ pub(super) async fn adjusted(
 
 /// Returns the output of a script in the container; the script must succeed.
 async fn inside(container: &Container, script: &str) -> Checked<String> {
-    let (said, code) = container.sh(script).await.succeeds("ExecSync")?;
+    let (printed, code) = container.sh(script).await.succeeds("ExecSync")?;
     that(
         code == 0,
         format!("{script:?} succeeds"),
-        format!("{code}: {said}"),
+        format!("{code}: {printed}"),
     )?;
-    Ok(said)
+    Ok(printed)
 }
 
 /// Returns the output of a script in an adjusted container.
@@ -73,8 +73,8 @@ async fn shows(
     expected: &str,
 ) -> Checked {
     let (_plugin, container) = adjusted(s, change).await?;
-    let said = inside(&container, script).await?;
-    same(script, expected, said.as_str())
+    let printed = inside(&container, script).await?;
+    same(script, expected, printed.as_str())
 }
 
 async fn env(s: &Stage) -> Checked {
@@ -95,8 +95,8 @@ async fn env(s: &Stage) -> Checked {
         .into();
     let container = pod.create_with(config).await.succeeds("CreateContainer")?;
     container.start().await.succeeds("StartContainer")?;
-    let said = inside(&container, "echo $NEW,$CHANGED,${GONE-gone},$KEPT").await?;
-    same("NEW,CHANGED,GONE,KEPT", "1,after,gone,k", said.as_str())
+    let printed = inside(&container, "echo $NEW,$CHANGED,${GONE-gone},$KEPT").await?;
+    same("NEW,CHANGED,GONE,KEPT", "1,after,gone,k", printed.as_str())
 }
 
 async fn args(s: &Stage) -> Checked {
@@ -141,7 +141,7 @@ async fn told_hooks(
         }
     };
     let _made = adjusted(s, change).await?;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (name, _) in kinds {
         let out = dir.join(format!("{name}.json"));
         let what = format!("the {name} hook runs");
@@ -149,14 +149,14 @@ async fn told_hooks(
             let text = fs::read_to_string(&out).map_err(|e| e.to_string())?;
             serde_json::from_str::<serde_json::Value>(&text).map_err(|e| e.to_string())
         });
-        told.push(state.await?);
+        reported.push(state.await?);
     }
-    Ok(told)
+    Ok(reported)
 }
 
 async fn annotations(s: &Stage) -> Checked {
-    let told = told_hooks(s, &[("createRuntime", HookKind::CreateRuntime)]).await?;
-    let seen = told[0]["annotations"]["added"].as_str();
+    let reported = told_hooks(s, &[("createRuntime", HookKind::CreateRuntime)]).await?;
+    let seen = reported[0]["annotations"]["added"].as_str();
     same(
         "annotation added, in the state that OCI hooks get",
         Some("by a plugin"),
@@ -169,8 +169,8 @@ async fn oci_hooks(s: &Stage) -> Checked {
         ("createRuntime", HookKind::CreateRuntime),
         ("poststart", HookKind::Poststart),
     ];
-    let told = told_hooks(s, KINDS).await?;
-    for (state, (name, _)) in told.iter().zip(KINDS) {
+    let reported = told_hooks(s, KINDS).await?;
+    for (state, (name, _)) in reported.iter().zip(KINDS) {
         let has_id = state["id"].as_str().is_some_and(|id| !id.is_empty());
         that(
             has_id,
@@ -216,8 +216,8 @@ async fn mount_removal(s: &Stage) -> Checked {
     let container = pod.create_with(config).await.succeeds("CreateContainer")?;
     container.start().await.succeeds("StartContainer")?;
     let look = "grep -c ' /asked ' /proc/self/mounts; grep -c ' /kept ' /proc/self/mounts";
-    let (said, _) = container.sh(look).await.succeeds("ExecSync")?;
-    same("mounts at /asked and at /kept", "0\n1", said.as_str())
+    let (printed, _) = container.sh(look).await.succeeds("ExecSync")?;
+    same("mounts at /asked and at /kept", "0\n1", printed.as_str())
 }
 
 async fn devices(s: &Stage) -> Checked {
@@ -291,12 +291,12 @@ async fn namespaces(s: &Stage) -> Checked {
         a.remove_namespace("uts");
     };
     let (_plugin, container) = adjusted(s, change).await?;
-    let said = inside(&container, "readlink /proc/1/ns/uts").await?;
+    let printed = inside(&container, "readlink /proc/1/ns/uts").await?;
     let own = done("our own namespace", fs::read_link("/proc/self/ns/uts"))?;
     same(
         "the container's UTS namespace, which is to be the host's",
         own.display().to_string(),
-        said,
+        printed,
     )
 }
 
@@ -314,11 +314,11 @@ async fn seccomp_policy(s: &Stage) -> Checked {
         });
     };
     let (_plugin, container) = adjusted(s, change).await?;
-    let (said, code) = container.sh("mkdir /tmp/x").await.succeeds("ExecSync")?;
+    let (printed, code) = container.sh("mkdir /tmp/x").await.succeeds("ExecSync")?;
     that(
-        code != 0 && said.contains("No space left"),
+        code != 0 && printed.contains("No space left"),
         "mkdir fails with the policy's error, ENOSPC",
-        format!("{code}: {said}"),
+        format!("{code}: {printed}"),
     )
 }
 

@@ -15,7 +15,7 @@ use crate::{
     stage::Stage,
 };
 use testkit::{
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     verdict::{Answer, Checked, miss, same, that},
 };
 
@@ -75,8 +75,8 @@ async fn states(s: &Stage) -> Checked {
         (running.id, nri::proto::ContainerState::ContainerRunning),
         (created.id, nri::proto::ContainerState::ContainerCreated),
     ] {
-        let told = containers.iter().find(|c| c.id == id).map(|c| c.state);
-        same("state", Some(state as i32), told)?;
+        let reported = containers.iter().find(|c| c.id == id).map(|c| c.state);
+        same("state", Some(state as i32), reported)?;
     }
     Ok(())
 }
@@ -105,10 +105,13 @@ async fn none_twice(s: &Stage) -> Checked {
     for plugin in &joined {
         let (_, listed) = plugin.synchronised().await?;
         let listed = listed.into_iter().map(|c| c.id);
-        let told = plugin.seen().into_iter();
-        let told = told.filter(|seen| seen.event == Event::CreateContainer);
-        let told = told.map(|seen| seen.container_id().to_owned());
-        let known: Vec<String> = listed.chain(told).filter(|id| all.contains(id)).collect();
+        let reported = plugin.seen().into_iter();
+        let reported = reported.filter(|seen| seen.event == Event::CreateContainer);
+        let reported = reported.map(|seen| seen.container_id().to_owned());
+        let known: Vec<String> = listed
+            .chain(reported)
+            .filter(|id| all.contains(id))
+            .collect();
         let once: BTreeSet<&String> = known.iter().collect();
         that(
             known.len() == once.len(),
@@ -198,7 +201,7 @@ async fn others_go_on(s: &Stage) -> Checked {
     let late = s
         .wanted("10", "late")
         .events(&[Event::PostUpdateContainer])
-        .at_synchronize(Deed::Wait(gate.clone()));
+        .at_synchronize(Behavior::Wait(gate.clone()));
     let late = late.try_start().await;
     let late = late.or_else(|why| miss("the plugin is configured", why))?;
     late.synchronised().await?;

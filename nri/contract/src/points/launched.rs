@@ -52,10 +52,10 @@ pub(super) fn points() -> Vec<Point> {
         Restart "G-18/an-exit-meanwhile" "a container that ended while the runtime was down is listed as it was, and its end is reported once" exit_meanwhile;
         Restart "G-37/started-again" "a launched plugin that ended is started again, and gets the list of existing objects" started_again;
     };
-    for (guarantee, event, listed, told) in TABLE {
-        let what = match told {
+    for (guarantee, event, listed, reported) in TABLE {
+        let what = match reported {
             [] => "nothing".to_owned(),
-            told => told.join(", "),
+            reported => reported.join(", "),
         };
         let title = format!(
             "killed in {event:?}: a launched plugin gets {what}, before any call is answered"
@@ -69,13 +69,13 @@ pub(super) fn points() -> Vec<Point> {
             id,
             title,
             Cost::Restart,
-            move |stage| async move { told_next(&stage, event, listed, told).await },
+            move |stage| async move { told_next(&stage, event, listed, reported).await },
         ));
     }
     points
 }
 
-async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> Checked {
+async fn told_next(s: &Stage, event: Event, listed: &[&str], reported: &[&str]) -> Checked {
     let witness = Witness::of(s).await?;
     let blocker = s.plugin("10", "a").await?;
     let stand = before(s, event).await?;
@@ -91,8 +91,8 @@ async fn told_next(s: &Stage, event: Event, listed: &[&str], told: &[&str]) -> C
         format!("{:?}", life.listed),
     )?;
     that(
-        life.events == told,
-        format!("then it is told {told:?}"),
+        life.events == reported,
+        format!("then it is told {reported:?}"),
         format!("{:?}", life.events),
     )?;
     if life.listed == BOTH {
@@ -173,10 +173,10 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     if !matches!(ended, Ok(Ok(()))) {
         return miss("the container is told to end", format!("{ended:?}"));
     }
-    let told = ["StopContainer p/c"];
+    let reported = ["StopContainer p/c"];
     let life = witness
         .life_that("its end is reported after the restart", |life| {
-            life.events == told
+            life.events == reported
         })
         .await?;
     same("what Synchronize lists", vec!["p", "p/c"], life.listed)?;
@@ -191,7 +191,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     let pod = s.cri().pod(pod.id, pod.config);
     pod.ends().await?;
     let stops = witness.last_life().events;
-    let stops = stops.iter().filter(|line| **line == told[0]);
+    let stops = stops.iter().filter(|line| **line == reported[0]);
     same(
         "StopContainer events of p/c from then to its removal",
         0,
@@ -223,9 +223,9 @@ async fn started_again(s: &Stage) -> Checked {
                 .await?;
             pod.remove().await.succeeds("RemovePodSandbox")?;
             eventually("it gets events again", || async {
-                let told = witness.last_life().events;
-                let all = told == ["StopPodSandbox p", "RemovePodSandbox p"];
-                all.then_some(()).ok_or_else(|| told.join(", "))
+                let reported = witness.last_life().events;
+                let all = reported == ["StopPodSandbox p", "RemovePodSandbox p"];
+                all.then_some(()).ok_or_else(|| reported.join(", "))
             })
             .await
         },

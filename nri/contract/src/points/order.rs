@@ -131,7 +131,7 @@ async fn order_of_a_life(s: &Stage) -> Checked {
         "StopPodSandbox p",
         "RemovePodSandbox p",
     ];
-    plugin.was_told(&expected)
+    plugin.was_notified(&expected)
 }
 
 async fn answered_before_the_next(s: &Stage) -> Checked {

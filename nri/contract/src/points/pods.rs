@@ -13,7 +13,7 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::Deed,
+    plugin::Behavior,
     verdict::{Answer, Checked, same, skip, that},
 };
 
@@ -44,7 +44,7 @@ fn shares(resources: Option<&LinuxResources>) -> Option<u64> {
 }
 
 /// Returns the pod's shares as plugins see them.
-fn told(pod: &nri::proto::PodSandbox) -> Option<u64> {
+fn reported(pod: &nri::proto::PodSandbox) -> Option<u64> {
     shares(pod.linux.as_ref()?.pod_resources.as_ref())
 }
 
@@ -69,7 +69,7 @@ async fn before_anything(s: &Stage) -> Checked {
     }
     let seen = plugin.seen();
     let second = seen.iter().rfind(|s| s.event == Event::UpdatePodSandbox);
-    let shares = second.and_then(|seen| told(&seen.pod));
+    let shares = second.and_then(|seen| reported(&seen.pod));
     same(
         "the pod's CPU shares in the second UpdatePodSandbox",
         Some(222),
@@ -83,14 +83,18 @@ async fn old_values_stay(s: &Stage) -> Checked {
     update(&pod, 222)
         .await?
         .succeeds("UpdatePodSandboxResources")?;
-    plugin.does(Event::UpdatePodSandbox, Deed::Error("no".into()));
+    plugin.does(Event::UpdatePodSandbox, Behavior::Error("no".into()));
     update(&pod, 333)
         .await?
         .fails("UpdatePodSandboxResources")?;
     plugin.behaves();
     pod.stop().await.succeeds("StopPodSandbox")?;
     let seen = plugin.sees(Event::StopPodSandbox, "p").await?.pod;
-    same("the pod's CPU shares afterwards", Some(222), told(&seen))
+    same(
+        "the pod's CPU shares afterwards",
+        Some(222),
+        reported(&seen),
+    )
 }
 
 async fn no_cgroup_is_written(s: &Stage) -> Checked {
@@ -124,14 +128,14 @@ async fn after_the_new_values(s: &Stage) -> Checked {
     same(
         "the pod's CPU shares in PostUpdatePodSandbox",
         Some(333),
-        told(&seen),
+        reported(&seen),
     )
 }
 
 async fn not_after_a_failed_one(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
-    plugin.does(Event::UpdatePodSandbox, Deed::Error("no".into()));
+    plugin.does(Event::UpdatePodSandbox, Behavior::Error("no".into()));
     update(&pod, 333)
         .await?
         .fails("UpdatePodSandboxResources")?;

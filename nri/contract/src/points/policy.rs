@@ -8,7 +8,7 @@ use crate::{
     stage::{PATIENCE, Stage},
 };
 use testkit::{
-    plugin::Deed,
+    plugin::Behavior,
     verdict::{Answer, Checked, same, skip, that},
 };
 
@@ -20,7 +20,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "G-33/a-lost-one-is-not-kept" "keep_connected does not hold what is lost" lost;
     };
     for (event, class, _) in EVENTS {
-        for (how, deed) in SILENT {
+        for (how, behavior) in SILENT {
             let name = nri::mask::event_name(event);
             let id = format!("G-32/{how}-at-{name}");
             let title = match class {
@@ -36,8 +36,8 @@ pub(super) fn points() -> Vec<Point> {
                 Cost::Fast
             };
             points.push(Point::new(id, title, cost, move |stage| {
-                let deed = deed.clone();
-                async move { failing(&stage, event, class, deed).await }
+                let behavior = behavior.clone();
+                async move { failing(&stage, event, class, behavior).await }
             }));
         }
     }
@@ -49,11 +49,11 @@ const SINCE: [u64; 3] = [0, 12, 5];
 
 /// Skips the point if the runtime's NRI is older.
 fn known(s: &Stage) -> Checked {
-    let told = s.run.nri_version.trim_start_matches('v');
-    let numbers: Vec<u64> = told.split('.').filter_map(|n| n.parse().ok()).collect();
+    let reported = s.run.nri_version.trim_start_matches('v');
+    let numbers: Vec<u64> = reported.split('.').filter_map(|n| n.parse().ok()).collect();
     if numbers.len() == SINCE.len() && numbers.as_slice() < SINCE.as_slice() {
         return skip(format!(
-            "failure_policy of plugins: it came with NRI v0.12.5, the runtime has v{told}"
+            "failure_policy of plugins: it came with NRI v0.12.5, the runtime has v{reported}"
         ));
     }
     Ok(())
@@ -64,11 +64,11 @@ const FAIL: FailurePolicy = FailurePolicy {
     keep_connected: false,
 };
 
-async fn failing(s: &Stage, event: Event, class: Class, deed: Deed) -> Checked {
+async fn failing(s: &Stage, event: Event, class: Class, behavior: Behavior) -> Checked {
     known(s)?;
     let (hostile, good) = pair(s, Some(FAIL)).await?;
     let stand = before(s, event).await?;
-    hostile.does(event, deed);
+    hostile.does(event, behavior);
     let answer = stand.call(s, event).await?;
     let call = format!("the call of {event:?}");
     match class {
@@ -109,7 +109,7 @@ async fn absent(s: &Stage) -> Checked {
 async fn kept(s: &Stage) -> Checked {
     known(s)?;
     let hostile = s.wanted("10", "hostile").policy(false, true).join().await?;
-    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    hostile.does(Event::RunPodSandbox, Behavior::Hang);
     let pod = s.pod("p").await?;
     hostile.behaves();
     pod.created("c").await?;
@@ -119,7 +119,7 @@ async fn kept(s: &Stage) -> Checked {
 async fn kept_and_fails(s: &Stage) -> Checked {
     known(s)?;
     let hostile = s.wanted("10", "hostile").policy(true, true).join().await?;
-    hostile.does(Event::RunPodSandbox, Deed::Hang);
+    hostile.does(Event::RunPodSandbox, Behavior::Hang);
     let ran = s.cri().run(s.pod_config("p")).await;
     ran.fails("RunPodSandbox")?;
     hostile.behaves();
@@ -130,7 +130,7 @@ async fn kept_and_fails(s: &Stage) -> Checked {
 async fn lost(s: &Stage) -> Checked {
     known(s)?;
     let hostile = s.wanted("10", "hostile").policy(false, true).join().await?;
-    hostile.does(Event::RunPodSandbox, Deed::Die);
+    hostile.does(Event::RunPodSandbox, Behavior::Die);
     s.pod("p").await?;
     let closed = hostile.is_closed(PATIENCE).await;
     that(closed, "the plugin is gone", "it is connected")

@@ -12,7 +12,7 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::Deed,
+    plugin::Behavior,
     verdict::{Answer, Checked, miss, same, skip, that},
 };
 
@@ -101,7 +101,7 @@ async fn garbage(s: &Stage) -> Checked {
 async fn error_at_synchronize(s: &Stage) -> Checked {
     let bad = s
         .wanted("10", "bad")
-        .at_synchronize(Deed::Error("not now".into()));
+        .at_synchronize(Behavior::Error("not now".into()));
     // The runtime may close the connection or ignore it.
     let bad = bad.try_start().await;
     let good = s.plugin("20", "good").await?;
@@ -114,7 +114,7 @@ async fn error_at_synchronize(s: &Stage) -> Checked {
 async fn dies_at_synchronize(s: &Stage) -> Checked {
     let bad = s
         .wanted("10", "bad")
-        .at_synchronize(Deed::Die)
+        .at_synchronize(Behavior::Die)
         .try_start()
         .await;
     let pod = s.pod("p").await?;
@@ -158,7 +158,7 @@ async fn state_change(s: &Stage) -> Checked {
     let plugin = s.wanted("10", "old").state_change_only().join().await?;
     life(s).await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
-    plugin.was_told(&LIFE)
+    plugin.was_notified(&LIFE)
 }
 
 /// A plugin that uses v1beta1, if the runtime supports it.
@@ -177,12 +177,12 @@ async fn v1beta1(s: &Stage) -> Checked {
     let plugin = beta(s).await?;
     life(s).await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
-    plugin.was_told(&LIFE)
+    plugin.was_notified(&LIFE)
 }
 
 async fn reason_of_shutdown(s: &Stage) -> Checked {
     let plugin = beta(s).await?;
-    plugin.does(Event::RunPodSandbox, Deed::Hang);
+    plugin.does(Event::RunPodSandbox, Behavior::Hang);
     s.pod("p").await?;
     let closed = plugin.is_closed(PATIENCE).await;
     that(
@@ -213,11 +213,11 @@ async fn rollout(s: &Stage) -> Checked {
     // Both plugins write their events under one name.
     older.does(
         Event::RunPodSandbox,
-        Deed::Error("the older one was called".into()),
+        Behavior::Error("the older one was called".into()),
     );
     s.pod("meanwhile").await?;
-    let told = newer.count(Event::RunPodSandbox, "meanwhile");
-    same("calls of the two meanwhile", 1, told)?;
+    let reported = newer.count(Event::RunPodSandbox, "meanwhile");
+    same("calls of the two meanwhile", 1, reported)?;
     let open = !older.is_closed(Duration::ZERO).await;
     that(open, "the older one stays connected", "it is closed")?;
     older.behaves();

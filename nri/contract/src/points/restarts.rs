@@ -16,12 +16,12 @@ use crate::{
 use testkit::{
     journal::listed,
     plugin::{Plugin, Wanted},
-    verdict::{Answer, Checked, miss, same, skip, that, told},
+    verdict::{Answer, Checked, miss, reported, same, skip, that},
 };
 
 pub(crate) fn points() -> Vec<Point> {
     let mut points = points! {
-        Restart "C-02.6/sent-once-over-a-restart" "the stop of a pod before a restart is not reported again" told_once;
+        Restart "C-02.6/sent-once-over-a-restart" "the stop of a pod before a restart is not reported again" notified_once;
         Restart "C-02.7/an-older-pod" "a pod older than the runtime gets StopPodSandbox and RemovePodSandbox" older_pod;
         Restart "C-10.6/an-exit-meanwhile" "the end of a container while the runtime was down is reported once" exit_meanwhile;
         Restart "G-22/lists-after-a-restart" "after a restart, a plugin gets the pods and containers that exist" lists_after;
@@ -100,7 +100,7 @@ pub(crate) async fn restart(s: &Stage) -> Checked {
     again(s, command(s)?, &With::default()).await.map(drop)
 }
 
-async fn told_once(s: &Stage) -> Checked {
+async fn notified_once(s: &Stage) -> Checked {
     let pod = s.pod("p").await?;
     pod.stop().await.succeeds("StopPodSandbox")?;
     restart(s).await?;
@@ -129,7 +129,7 @@ async fn older_pod(s: &Stage) -> Checked {
     pod.ends().await?;
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     let expected = ["StopPodSandbox p", "RemovePodSandbox p"];
-    plugin.was_told(&expected)
+    plugin.was_notified(&expected)
 }
 
 /// A container that exits with code 3 as soon as the file `end` exists in the point's directory.
@@ -174,9 +174,9 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     plugin.sees(Event::RemovePodSandbox, "p").await?;
     // The plugin joined after the runtime had notified the connected plugins: it may have got the
     // event or not.
-    let told = plugin.count(Event::StopContainer, "p/c");
+    let reported = plugin.count(Event::StopContainer, "p/c");
     that(
-        told <= 1,
+        reported <= 1,
         "StopContainer p/c at most once",
         listed(&plugin.lines()),
     )
@@ -371,7 +371,7 @@ async fn required_for_containers(s: &Stage) -> Checked {
         that(
             error.message().contains(&name),
             format!("the error names {name}"),
-            told(&error),
+            reported(&error),
         )
     })
     .await

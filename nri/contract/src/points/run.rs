@@ -14,8 +14,8 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin},
-    verdict::{Answer, Checked, done, miss, same, skip, that, told},
+    plugin::{Behavior, Plugin},
+    verdict::{Answer, Checked, done, miss, reported, same, skip, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -207,7 +207,7 @@ async fn status_not_found(s: &Stage) -> Checked {
     that(
         error.code() == Code::NotFound,
         "the error is NOT_FOUND",
-        told(&error),
+        reported(&error),
     )?;
     hook.passes("RunPodSandbox").await.map(drop)
 }
@@ -262,7 +262,7 @@ async fn all_plugins_first(s: &Stage) -> Checked {
 /// Connects two plugins, the second of which vetoes. Returns them and the error of RunPodSandbox.
 async fn vetoed(s: &Stage, config: &str) -> Checked<(Plugin, Plugin, tonic::Status)> {
     let (first, second) = (blocker(s).await?, s.plugin("20", "b").await?);
-    second.does(Event::RunPodSandbox, Deed::Error("not this one".into()));
+    second.does(Event::RunPodSandbox, Behavior::Error("not this one".into()));
     let ran = s.cri().run(s.pod_config(config)).await;
     let error = ran.fails("RunPodSandbox")?;
     Ok((first, second, error))
@@ -280,7 +280,7 @@ async fn one_line(s: &Stage) -> Checked {
 
 async fn later_plugins(s: &Stage) -> Checked {
     let (first, second) = (blocker(s).await?, s.plugin("20", "b").await?);
-    first.does(Event::RunPodSandbox, Deed::Error("not this one".into()));
+    first.does(Event::RunPodSandbox, Behavior::Error("not this one".into()));
     let ran = s.cri().run(s.pod_config("p")).await;
     ran.fails("RunPodSandbox")?;
     same(
@@ -357,7 +357,7 @@ async fn retry(s: &Stage) -> Checked {
 
 async fn undone(s: &Stage) -> Checked {
     let (first, second) = (blocker(s).await?, s.plugin("20", "b").await?);
-    second.does(Event::RunPodSandbox, Deed::Error("not this one".into()));
+    second.does(Event::RunPodSandbox, Behavior::Error("not this one".into()));
     for event in [Event::StopPodSandbox, Event::RemovePodSandbox] {
         let cri = s.cri();
         let name = format!("{}", i32::from(event == Event::StopPodSandbox));
@@ -388,11 +388,11 @@ async fn extends(s: &Stage) -> Checked {
         .start("c", &SLEEPER)
         .await
         .succeeds("a container's start")?;
-    let (said, _) = container
+    let (printed, _) = container
         .sh(&format!("cat {SETTING}"))
         .await
         .succeeds("ExecSync")?;
-    same("what the container sees", "42", said.as_str())
+    same("what the container sees", "42", printed.as_str())
 }
 
 /// The time in which no further event must arrive.

@@ -22,8 +22,8 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin, Wanted},
-    verdict::{Answer, Checked, same, that, told},
+    plugin::{Behavior, Plugin, Wanted},
+    verdict::{Answer, Checked, reported, same, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -91,7 +91,7 @@ async fn unwritten_record(s: &Stage) -> Checked {
         ran.fails("RunPodSandbox")?;
         let pod = plugin.sees(Event::RemovePodSandbox, "p").await?.pod;
         let expected = ["RunPodSandbox p", "StopPodSandbox p", "RemovePodSandbox p"];
-        plugin.was_told(&expected)?;
+        plugin.was_notified(&expected)?;
         let left = s.cri().pods().await.succeeds("ListPodSandbox")?;
         same("sandboxes listed", 0, left.len())?;
         eventually("nothing of the sandbox is left", || async {
@@ -162,7 +162,7 @@ async fn kept_in_order(s: &Stage) -> Checked {
         let before = s.journal.all().len();
         let late = s
             .wanted("10", "set")
-            .does_from_the_start(Event::StopPodSandbox, Deed::Hang);
+            .does_from_the_start(Event::StopPodSandbox, Behavior::Hang);
         let late = late.join().await?;
         let closed = late.is_closed(PATIENCE).await;
         that(
@@ -208,7 +208,7 @@ async fn late_at_creation(s: &Stage, wanted: Wanted) -> Checked<(Plugin, Plugin,
         answer
     });
     let gate = Gate(std::sync::Arc::new(tokio::sync::Semaphore::new(0)));
-    plugin.does(Event::CreateContainer, Deed::Wait(gate.0.clone()));
+    plugin.does(Event::CreateContainer, Behavior::Wait(gate.0.clone()));
     let started = pod.start("c", &SLEEPER).await;
     let container = started.succeeds("CreateContainer, StartContainer")?;
     Ok((plugin, other, container, gate))
@@ -237,8 +237,8 @@ async fn late_creation(s: &Stage) -> Checked {
             expected.join(", "),
             listed(&lines),
         )?;
-        let (said, _) = container.sh("echo got:$LATE").await.succeeds("ExecSync")?;
-        same("the variable of the late answer", "got:", said.as_str())
+        let (printed, _) = container.sh("echo got:$LATE").await.succeeds("ExecSync")?;
+        same("the variable of the late answer", "got:", printed.as_str())
     })
     .await
 }
@@ -247,7 +247,7 @@ async fn left_alone(s: &Stage) -> Checked {
     set(s, SKIP, |wanted| async move {
         let (plugin, other, _, gate) = late_at_creation(s, wanted).await?;
         other.sees(Event::PostStartContainer, "p/c").await?;
-        plugin.was_told(&["RunPodSandbox p", "CreateContainer p/c"])?;
+        plugin.was_notified(&["RunPodSandbox p", "CreateContainer p/c"])?;
         drop(gate);
         plugin.sees(Event::RemoveContainer, "p/c").await?;
         s.pod("next").await?;
@@ -261,7 +261,7 @@ async fn breaker(s: &Stage) -> Checked {
     set(s, &settings, |wanted| async move {
         let plugin = wanted.join().await?;
         let pod = s.pod("p").await?;
-        plugin.does(Event::CreateContainer, Deed::Hang);
+        plugin.does(Event::CreateContainer, Behavior::Hang);
         // The plugin misses CreateContainer, then PostCreateContainer.
         let created = pod.create("c", &SLEEPER).await;
         let container = created.succeeds("CreateContainer")?;
@@ -278,7 +278,7 @@ async fn breaker_never(s: &Stage) -> Checked {
     set(s, SKIP, |wanted| async move {
         let plugin = wanted.join().await?;
         let pod = s.pod("p").await?;
-        plugin.does(Event::CreateContainer, Deed::Hang);
+        plugin.does(Event::CreateContainer, Behavior::Hang);
         let container = pod.start("c", &SLEEPER).await;
         container.succeeds("CreateContainer, StartContainer")?;
         pod.ends().await?;
@@ -306,7 +306,7 @@ async fn events(s: &Stage) -> Checked {
         let (pod, _) = s.sleeper("p").await?;
         pod.ends().await?;
         other.sees(Event::RemovePodSandbox, "p").await?;
-        plugin.was_told(&["CreateContainer p/c"])
+        plugin.was_notified(&["CreateContainer p/c"])
     })
     .await
 }
@@ -319,7 +319,7 @@ async fn fields(s: &Stage) -> Checked {
         that(
             error.message().contains(plugin.id()) && error.message().contains("Env"),
             format!("an error with {} and Env", plugin.id()),
-            told(&error),
+            reported(&error),
         )
     })
     .await
@@ -333,11 +333,11 @@ async fn dropped(s: &Stage) -> Checked {
         let pod = s.pod("p").await?;
         let container = pod.start("c", &SLEEPER).await;
         let container = container.succeeds("CreateContainer, StartContainer")?;
-        let (said, _) = container
+        let (printed, _) = container
             .sh("echo got:$FORBIDDEN")
             .await
             .succeeds("ExecSync")?;
-        same("the variable that it may not set", "got:", said.as_str())?;
+        same("the variable that it may not set", "got:", printed.as_str())?;
         let seen = other.sees(Event::CreateContainer, "p/c").await?;
         let annotations = seen.container.unwrap_or_default().annotations;
         let set = annotations.get("permitted").map(String::as_str);
@@ -349,7 +349,7 @@ async fn dropped(s: &Stage) -> Checked {
 async fn own_timeout(s: &Stage) -> Checked {
     set(s, LIMIT, |wanted| async move {
         let plugin = wanted.join().await?;
-        plugin.does(Event::RunPodSandbox, Deed::Hang);
+        plugin.does(Event::RunPodSandbox, Behavior::Hang);
         let begun = Instant::now();
         s.pod("p").await?;
         let took = begun.elapsed();

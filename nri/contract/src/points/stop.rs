@@ -27,7 +27,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-02.3/cgroup" "in StopPodSandbox, the pod's cgroup is there" cgroup;
         Fast "C-02.4/status-answers" "in StopPodSandbox, PodSandboxStatus answers" status_answers;
         Fast "C-02.5/no-process-needed" "namespaces stay when the pause process is killed" no_process_needed;
-        Fast "C-02.6/sent-once" "a second StopPodSandbox sends nothing" told_once;
+        Fast "C-02.6/sent-once" "a second StopPodSandbox sends nothing" notified_once;
         Fast "C-02.9/found-dead" "a sandbox found dead gets StopPodSandbox once, when CRI stops it" found_dead;
         Fast "C-03.1/containers-are-removed" "in RemovePodSandbox, all containers are removed, and plugins got their removal" containers_are_removed;
         Fast "C-03.2/a-running-pod-is-stopped-first" "RemovePodSandbox of a running pod stops it first, with StopPodSandbox" stopped_first;
@@ -164,7 +164,7 @@ async fn no_process_needed(s: &Stage) -> Checked {
     hook.passes("StopPodSandbox").await
 }
 
-async fn told_once(s: &Stage) -> Checked {
+async fn notified_once(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let (pod, _) = s.sleeper("p").await?;
     for _ in 0..3 {
@@ -271,8 +271,8 @@ async fn identity(s: &Stage) -> Checked {
         same(&format!("label {key}"), Some(value), last.labels.get(key))?;
     }
     for (key, value) in &pod.config.annotations {
-        let told = last.annotations.get(key);
-        same(&format!("annotation {key}"), Some(value), told)?;
+        let reported = last.annotations.get(key);
+        same(&format!("annotation {key}"), Some(value), reported)?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 use testkit::{
     plugin::Plugin,
-    verdict::{Answer, Checked, miss, same, that, told},
+    verdict::{Answer, Checked, miss, reported, same, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -156,6 +156,6 @@ async fn no_value(s: &Stage) -> Checked {
     that(
         silent && text.contains("PASSWORD"),
         "the error names PASSWORD and no value of it",
-        told(&error),
+        reported(&error),
     )
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use testkit::{
     journal::listed,
-    plugin::{Deed, Plugin},
+    plugin::{Behavior, Plugin},
     verdict::{Answer, Checked, same, that},
 };
 
@@ -154,7 +154,12 @@ async fn unchanged_by(
 
 async fn error_changes_nothing(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
-    let veto = || plugin.does(Event::UpdateContainer, Deed::Error("not this one".into()));
+    let veto = || {
+        plugin.does(
+            Event::UpdateContainer,
+            Behavior::Error("not this one".into()),
+        )
+    };
     unchanged_by(s, &plugin, veto).await.map(drop)
 }
 
@@ -212,7 +217,10 @@ async fn new_values(s: &Stage) -> Checked {
 async fn not_after_a_failed_one(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let (pod, container) = s.sleeper("p").await?;
-    plugin.does(Event::UpdateContainer, Deed::Error("not this one".into()));
+    plugin.does(
+        Event::UpdateContainer,
+        Behavior::Error("not this one".into()),
+    );
     let updated = container.update(asked(300, 0)).await;
     updated.fails("UpdateContainerResources")?;
     pod.ends().await?;

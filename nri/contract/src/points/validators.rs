@@ -11,8 +11,8 @@ use crate::{
     stage::{Stage, one_line_with},
 };
 use testkit::{
-    plugin::{Deed, Plugin},
-    verdict::{Answer, Checked, miss, same, that, told},
+    plugin::{Behavior, Plugin},
+    verdict::{Answer, Checked, miss, reported, same, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -41,7 +41,7 @@ async fn told_the_result(s: &Stage) -> Checked {
     });
     let pod = s.pod("p").await?;
     pod.created("c").await?;
-    let Some(asked) = validator.judged().pop() else {
+    let Some(asked) = validator.checked().pop() else {
         return miss("the validator is asked", "it is not");
     };
     let adjust = asked.adjust.unwrap_or_default();
@@ -89,7 +89,7 @@ async fn adjuster(s: &Stage) -> Checked<Plugin> {
 async fn a_rejection_fails(s: &Stage) -> Checked {
     let _adjuster = adjuster(s).await?;
     let validator = validator(s, "10", "v").await?;
-    validator.judges(|_| Err("against the house rules".into()));
+    validator.validators(|_| Err("against the house rules".into()));
     refused(s, &["against the house rules"]).await
 }
 
@@ -99,33 +99,33 @@ async fn each_rejection(s: &Stage) -> Checked {
         validator(s, "10", "v").await?,
         validator(s, "11", "w").await?,
     );
-    one.judges(|_| Err("first reason".into()));
-    two.judges(|_| Err("second reason".into()));
+    one.validators(|_| Err("first reason".into()));
+    two.validators(|_| Err("second reason".into()));
     let pod = s.pod("p").await?;
     let error = pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
     let both = ["first reason", "second reason"];
     that(
         both.iter().all(|reason| error.message().contains(reason)),
         "the error has both reasons",
-        told(&error),
+        reported(&error),
     )
 }
 
-async fn silent(s: &Stage, deed: Deed) -> Checked {
+async fn silent(s: &Stage, behavior: Behavior) -> Checked {
     let _adjuster = adjuster(s).await?;
     let validator = validator(s, "10", "v").await?;
-    validator.does(Event::ValidateContainerAdjustment, deed);
+    validator.does(Event::ValidateContainerAdjustment, behavior);
     refused(s, &[]).await
 }
 
 async fn an_error_rejects(s: &Stage) -> Checked {
-    silent(s, Deed::Error("cannot say".into())).await
+    silent(s, Behavior::Error("cannot say".into())).await
 }
 async fn a_lost_one_rejects(s: &Stage) -> Checked {
-    silent(s, Deed::Die).await
+    silent(s, Behavior::Die).await
 }
 async fn a_late_one_rejects(s: &Stage) -> Checked {
-    silent(s, Deed::Hang).await
+    silent(s, Behavior::Hang).await
 }
 
 async fn after_all_plugins(s: &Stage) -> Checked {
@@ -141,8 +141,8 @@ async fn after_all_plugins(s: &Stage) -> Checked {
     same(
         "validations before the last plugin has answered",
         0,
-        validator.judged().len(),
+        validator.checked().len(),
     )?;
     hook.passes("CreateContainer").await?;
-    same("validations", 1, validator.judged().len())
+    same("validations", 1, validator.checked().len())
 }

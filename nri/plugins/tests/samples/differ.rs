@@ -23,12 +23,12 @@ async fn the_differ_tells_what_plugins_between_its_indices_change() {
     let text = world.read("log");
     assert!(!text.contains("BEYOND"), "{text}");
     let about = "differ: CreateContainer pod0-id ctr0-id: 05..90: container.";
-    for told in [
+    for reported in [
         "args[0]: \"/bin/sh\" -> \"sleep\"",
         "args[1]: nothing -> \"5\"",
         "env[1]: nothing -> \"DEMO=1\"",
     ] {
-        assert!(text.contains(&format!("{about}{told}\n")), "{text}");
+        assert!(text.contains(&format!("{about}{reported}\n")), "{text}");
     }
 }
 

@@ -63,11 +63,11 @@ fn on_the_go_runtime_the_samples_serve_and_the_logger_prints_the_same_lines() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
-    let mut tell = runtime.stdin.take().expect("piped");
-    let said = BufReader::new(runtime.stdout.take().expect("piped"));
-    let mut said = said.lines().map_while(Result::ok);
+    let mut report = runtime.stdin.take().expect("piped");
+    let printed = BufReader::new(runtime.stdout.take().expect("piped"));
+    let mut printed = printed.lines().map_while(Result::ok);
     let mut children = Children(vec![runtime]);
-    assert!(said.any(|line| line == "ready"));
+    assert!(printed.any(|line| line == "ready"));
 
     // The Go runtime accepts plugins one after the other and prints a line for each.
     let mut join = |program: &str, index: &str, flags: &[&str]| {
@@ -78,7 +78,7 @@ fn on_the_go_runtime_the_samples_serve_and_the_logger_prints_the_same_lines() {
             .stderr(Stdio::null())
             .spawn();
         children.0.push(child.expect("it runs"));
-        assert_eq!(said.next().as_deref(), Some("synchronized <nil>"));
+        assert_eq!(printed.next().as_deref(), Some("synchronized <nil>"));
     };
     let (demo, log_path) = (env!("CARGO_BIN_EXE_demo-adjuster"), log.to_string_lossy());
     join(
@@ -108,8 +108,8 @@ fn on_the_go_runtime_the_samples_serve_and_the_logger_prints_the_same_lines() {
     let flags = ["-events-only", "-set-env", "A", "-log-file", &log_path];
     join(env!("CARGO_BIN_EXE_logger"), "99", &flags);
 
-    writeln!(tell, "life").expect("it listens");
-    assert_eq!(said.next().as_deref(), Some("life <nil>"));
+    writeln!(report, "life").expect("it listens");
+    assert_eq!(printed.next().as_deref(), Some("life <nil>"));
     let text = until_logged(&log, "RemovePodSandbox", 1);
     let expected = "\
 Synchronize 2 pods 2 containers

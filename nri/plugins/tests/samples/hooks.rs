@@ -81,7 +81,7 @@ async fn a_hook_file_that_cannot_be_understood_fails_the_creation_by_name() {
         )
         .await;
     let always = r#"{"always": true}"#;
-    for (text, told) in [
+    for (text, reported) in [
         ("{".to_owned(), "EOF"),
         (hook("{}", "/x"), "no condition"),
         (hook(r#"{"commands": ["("]}"#, "/x"), "pattern"),
@@ -97,9 +97,12 @@ async fn a_hook_file_that_cannot_be_understood_fails_the_creation_by_name() {
         ),
     ] {
         world.write("hooks/bad.json", &text);
-        let refused = world.create(pod(&[]), container()).await.expect_err(told);
+        let refused = world
+            .create(pod(&[]), container())
+            .await
+            .expect_err(reported);
         assert!(
-            refused.contains("bad.json") && refused.contains(told),
+            refused.contains("bad.json") && refused.contains(reported),
             "{refused}"
         );
     }

@@ -131,7 +131,7 @@ async fn the_device_injector_takes_the_nearest_annotation_old_or_new() {
 #[tokio::test]
 async fn the_device_injector_refuses_what_it_does_not_understand() {
     let world = devices().await;
-    for (key, value, told) in [
+    for (key, value, reported) in [
         (
             "devices.noderesource.dev",
             "{path: /x}",
@@ -167,7 +167,7 @@ async fn the_device_injector_refuses_what_it_does_not_understand() {
     ] {
         let refused = world.create(pod(&[(key, value)]), container()).await;
         let refused = refused.expect_err(value);
-        assert!(refused.contains(told), "{refused}");
+        assert!(refused.contains(reported), "{refused}");
         assert!(refused.contains("10-device-injector"), "{refused}");
         assert!(!refused.contains('\n'), "{refused}");
     }
@@ -242,7 +242,7 @@ async fn the_ulimit_adjuster_knows_every_type_and_refuses_others() {
         .await
         .expect("no such scope");
     assert_eq!(merged.adjust.rlimits.len(), 0);
-    for (bad, told) in [
+    for (bad, reported) in [
         ("[{type: files, hard: 2, soft: 1}]", "files"),
         (
             "[{type: nofile, hard: 1, soft: 2}]",
@@ -255,7 +255,7 @@ async fn the_ulimit_adjuster_knows_every_type_and_refuses_others() {
             .create(pod(&[(key, bad)]), container())
             .await
             .expect_err(bad);
-        assert!(refused.contains(told), "{refused}");
+        assert!(refused.contains(reported), "{refused}");
     }
 }
 
@@ -458,23 +458,23 @@ async fn the_network_device_injector_vetoes_what_it_cannot_do() {
         refused.to_string().contains("network of the host"),
         "{refused}"
     );
-    for (value, told) in [
+    for (value, reported) in [
         ("[{name: nosuch0, address: 10.0.0}]", "10.0.0"),
         ("[{name: nosuch0}]", "/run/netns/pod0"),
         ("{", key),
     ] {
         let refused = world.nri.run_pod_sandbox(pod(&[(key, value)])).await;
         let refused = refused.expect_err(value).to_string();
-        assert!(refused.contains(told), "{refused}");
+        assert!(refused.contains(reported), "{refused}");
     }
     for gone in [
         on_host,
         pod(&[(key, "[{name: nosuch0}]")]),
         pod(&[(key, "{")]),
     ] {
-        let told = world.nri.stop_pod_sandbox(gone).await;
+        let reported = world.nri.stop_pod_sandbox(gone).await;
         assert_eq!(
-            told.deliveries[0].outcome,
+            reported.deliveries[0].outcome,
             nri::Outcome::Answered,
             "nothing to undo"
         );

@@ -159,16 +159,19 @@ async fn programs_of_nri_0_1_are_told_and_can_veto() {
     );
     world.nri.stop_pod_sandbox(pod(&[])).await;
     world.nri.remove_pod_sandbox(pod(&[])).await;
-    let told: Vec<serde_json::Value> = world
+    let reported: Vec<serde_json::Value> = world
         .read("asked")
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    let deleted: Vec<_> = told.iter().filter(|a| a["state"] == "delete").collect();
+    let deleted: Vec<_> = reported.iter().filter(|a| a["state"] == "delete").collect();
     let ids: Vec<_> = deleted.iter().map(|a| &a["id"]).collect();
-    assert_eq!(ids.first(), Some(&&"ctr0-id".into()), "{told:?}");
-    assert_eq!(ids.last(), Some(&&"pod0-id".into()), "{told:?}");
-    assert!(told.iter().all(|a| a["sandboxID"] == "pod0-id"), "{told:?}");
+    assert_eq!(ids.first(), Some(&&"ctr0-id".into()), "{reported:?}");
+    assert_eq!(ids.last(), Some(&&"pod0-id".into()), "{reported:?}");
+    assert!(
+        reported.iter().all(|a| a["sandboxID"] == "pod0-id"),
+        "{reported:?}"
+    );
 }
 
 #[tokio::test]
@@ -186,8 +189,8 @@ async fn programs_of_nri_0_1_find_their_tools_though_a_launched_plugin_has_no_pa
     let config = world.write("conf.json", &list);
     let flags = ["-idx", "10", "-config", &config];
     world.run(&adapter, &flags, &["10-v010-adapter"]).await;
-    let told = world.nri.run_pod_sandbox(pod(&[])).await;
-    told.expect("cat and dirname are found");
+    let reported = world.nri.run_pod_sandbox(pod(&[])).await;
+    reported.expect("cat and dirname are found");
     assert!(world.read("asked").contains("pod0-id"));
 }
 

@@ -34,13 +34,13 @@ struct Rig {
 fn rig() -> Rig {
     let lines = Arc::<Mutex<Vec<u8>>>::default();
     let (words, heard) = mpsc::channel();
-    let (tell, failures) = mpsc::channel();
+    let (report, failures) = mpsc::channel();
     let disk = Disk {
         lines: lines.clone(),
         words: heard,
         first: true,
     };
-    let failed = move |why: &str| tell.send(why.to_owned()).expect("heard");
+    let failed = move |why: &str| report.send(why.to_owned()).expect("heard");
     let recorder = recorder::Recorder::begin(disk, About::default(), failed).expect("a header");
     Rig {
         recorder,

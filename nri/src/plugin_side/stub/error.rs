@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_connection_is_told_with_the_reason_if_there_is_one() {
-        let told = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
-        assert_eq!(told(""), "the runtime has ended the connection");
+        let notified = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
+        assert_eq!(notified(""), "the runtime has ended the connection");
         assert_eq!(
-            told("runtime-stopping: it was\ntold to"),
+            notified("runtime-stopping: it was\ntold to"),
             "the runtime has ended the connection: runtime-stopping: it was told to"
         );
     }

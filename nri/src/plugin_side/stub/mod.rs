@@ -203,11 +203,11 @@ impl StubBuilder {
     /// Called by [`StubBuilder::run`] when a connection has ended or could not be made: with the
     /// reason and the pause before it reconnects, or `None`. A new connection begins with
     /// `configure` and `synchronize`, like the first.
-    pub fn on_disconnect<F>(mut self, told: F) -> Self
+    pub fn on_disconnect<F>(mut self, notified: F) -> Self
     where
         F: Fn(&StubError, Option<Duration>) + Send + Sync + 'static,
     {
-        self.on_disconnect = Some(OnDisconnect(Box::new(told)));
+        self.on_disconnect = Some(OnDisconnect(Box::new(notified)));
         self
     }
 

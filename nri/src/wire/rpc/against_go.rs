@@ -111,8 +111,8 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
     drop(mux);
     // Without its runtime the plugin exits, and its output ends.
     let lines = std::io::BufRead::lines(lines).map_while(Result::ok);
-    let mut told: Vec<_> = lines.filter(|l| l.starts_with("StartContainer")).collect();
-    told.sort();
-    told.dedup();
-    assert_eq!(told.len(), CALLS, "some were lost or told twice");
+    let mut notified: Vec<_> = lines.filter(|l| l.starts_with("StartContainer")).collect();
+    notified.sort();
+    notified.dedup();
+    assert_eq!(notified.len(), CALLS, "some were lost or told twice");
 }

@@ -170,16 +170,17 @@ impl Client {
             busy_until,
             waiting: &self.waiting,
         };
-        let (tell, told) = oneshot::channel();
+        let (reply, notified) = oneshot::channel();
         let in_its_place = || {
-            let id = self.waiting.add(tell)?;
+            let id = self.waiting.add(reply)?;
             call.id.store(id, Ordering::Relaxed);
             message[..HEADER].copy_from_slice(&header(length, id, REQUEST));
             Ok(message)
         };
         self.sender.send(in_its_place).await.map_err(|e| lost(&e))?;
         // A closed channel: the reader has ended.
-        told.await
+        notified
+            .await
             .unwrap_or_else(|_| Err(lost(&self.sender.why_closed())))
     }
 }
@@ -199,11 +200,11 @@ impl Drop for Call<'_> {
     }
 }
 
-type Tell = oneshot::Sender<Result<Vec<u8>, CallError>>;
+type Reply = oneshot::Sender<Result<Vec<u8>, CallError>>;
 
 /// The receiver of an answer.
 enum Asker {
-    Caller(Tell),
+    Caller(Reply),
     /// No receiver; the peer may work on it until then.
     GivenUp(Instant),
 }
@@ -238,7 +239,7 @@ impl Calls {
 
 impl Waiting {
     /// Gives a call its id: odd, and higher than those before (NRI-132).
-    fn add(&self, tell: Tell) -> io::Result<u32> {
+    fn add(&self, reply: Reply) -> io::Result<u32> {
         let mut calls = self.calls.lock();
         let id = match calls.last {
             None => Some(1),
@@ -247,16 +248,16 @@ impl Waiting {
         let id = id.ok_or_else(|| io::Error::other("every id of a call has been used"))?;
         calls.last = Some(id);
         if !calls.ended {
-            calls.calls.insert(id, Asker::Caller(tell));
+            calls.calls.insert(id, Asker::Caller(reply));
         }
         Ok(id)
     }
 
     /// Ignores answers without a receiver, such as late ones (NRI-134).
-    fn tell(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
+    fn reply(&self, id: u32, answer: Result<Vec<u8>, CallError>) {
         let mut calls = self.calls.lock();
         let asker = calls.calls.remove(&id);
-        self.tell_if_settled(&mut calls);
+        self.reply_if_settled(&mut calls);
         drop(calls);
         if let Some(Asker::Caller(call)) = asker {
             // The caller may have given up.
@@ -264,7 +265,7 @@ impl Waiting {
         }
     }
 
-    fn tell_if_settled(&self, calls: &mut Calls) {
+    fn reply_if_settled(&self, calls: &mut Calls) {
         if calls.calls.is_empty() && std::mem::take(&mut calls.awaited) {
             self.settled.notify_waiters();
         }
@@ -276,7 +277,7 @@ impl Waiting {
         if let Some(asker) = calls.calls.get_mut(&id) {
             *asker = Asker::GivenUp(busy_until);
             calls.forget_late();
-            self.tell_if_settled(&mut calls);
+            self.reply_if_settled(&mut calls);
         }
     }
 
@@ -285,7 +286,7 @@ impl Waiting {
     fn is_owed(&self) -> bool {
         let mut calls = self.calls.lock();
         calls.forget_late();
-        self.tell_if_settled(&mut calls);
+        self.reply_if_settled(&mut calls);
         calls.awaited = !calls.calls.is_empty();
         calls.awaited
     }
@@ -341,12 +342,12 @@ async fn read_message(conn: &mut MuxConn, waiting: &Waiting) -> io::Result<()> {
         RESPONSE if length > MAX_MESSAGE => {
             let text = format!("the answer of {length} bytes exceeds the limit of {MAX_MESSAGE}");
             let status = Status::new(Code::ResourceExhausted, text);
-            waiting.tell(id, Err(CallError::Status(status)));
+            waiting.reply(id, Err(CallError::Status(status)));
         }
-        RESPONSE => waiting.tell(id, Ok(body)),
+        RESPONSE => waiting.reply(id, Ok(body)),
         DATA => {
             let why = "it came in a data frame".to_owned();
-            waiting.tell(id, Err(CallError::BadReply(why)));
+            waiting.reply(id, Err(CallError::BadReply(why)));
         }
         _ => {}
     }

@@ -154,7 +154,7 @@ impl Builder {
             | Action::Started
             | Action::StartFailed { .. }
             | Action::Exited { .. } => Lane::Monitor,
-            Action::Evicted { plugin, .. } | Action::WishFailed { plugin, .. } => {
+            Action::Evicted { plugin, .. } | Action::RequestFailed { plugin, .. } => {
                 Lane::Plugin(clean(plugin))
             }
             _ => Lane::Runtime,
@@ -187,13 +187,13 @@ impl Builder {
         let mut parts = vec![answer.word.to_owned()];
         parts.extend((!answer.set.is_empty()).then(|| format!("set {}", answer.set.join(", "))));
         parts.extend((!answer.detail.is_empty()).then_some(answer.detail));
-        let said = parts.join(": ");
+        let status_text = parts.join(": ");
         let label = format!("{} {}", answer.hook, answer.word);
         let at = now.saturating_sub(took);
         self.items.push(Item {
             took: now - at,
             asked,
-            answer: clean(&said),
+            answer: clean(&status_text),
             point,
             ..item(event, group, Lane::Plugin(name), at, label, answer.tint)
         });

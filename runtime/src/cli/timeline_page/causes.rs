@@ -5,13 +5,13 @@ use crate::cli::words::Tint;
 
 /// Each failed call with its cause, and other failures, by time. `items` are sorted by begin.
 pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
-    let mut told = vec![false; items.len()];
+    let mut reported = vec![false; items.len()];
     let mut failures = Vec::new();
     for (index, call) in items.iter().enumerate() {
         if !call.is_call || !call.failed() {
             continue;
         }
-        told[index] = true;
+        reported[index] = true;
         let mut cause = index;
         let mut best = 0;
         for (other, item) in items.iter().enumerate().skip(first_at(items, call.at)) {
@@ -21,7 +21,7 @@ pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
             if other == index || !is_within(item, call) {
                 continue;
             }
-            told[other] |= item.failed();
+            reported[other] |= item.failed();
             let weight = weight(item);
             if weight > best {
                 (cause, best) = (other, weight);
@@ -35,7 +35,7 @@ pub(super) fn failures(items: &[Item]) -> Vec<Failure> {
         });
     }
     for (index, item) in items.iter().enumerate() {
-        if item.failed() && !told[index] {
+        if item.failed() && !reported[index] {
             failures.push(alone(index, item));
         }
     }

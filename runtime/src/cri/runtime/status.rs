@@ -6,7 +6,12 @@ use proto_cri::v1 as cri;
 use proto_nri::Event;
 use serde_json::json;
 
-use crate::{config::NriNetwork, cri::service::Cri, oci::CgroupDriver, pod::pause::is_exposed};
+use crate::{
+    config::NriNetwork,
+    cri::service::Cri,
+    oci::CgroupDriver,
+    pod::{pause::is_exposed, start_container::MAX_LOG_LINE},
+};
 
 pub async fn status(service: &Cri, verbose: bool) -> cri::StatusResponse {
     let node = &service.pods.node;
@@ -83,7 +88,7 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
         "nriSocket": node.config.nri.socket,
         // By containerd's names: clients read them.
         "cni": cni,
-        "maxContainerLogLineSize": node.config.container.max_log_line,
+        "maxContainerLogLineSize": MAX_LOG_LINE,
     });
     let pulls = node.images.pulls().into_iter().map(|pull| {
         let (bytes, of) = pull.progress;
@@ -111,7 +116,7 @@ fn info(service: &Cri, network: Option<(String, String)>) -> BTreeMap<String, St
 async fn network_status(service: &Cri) -> Result<(), (String, String)> {
     let node = &service.pods.node;
     if node.config.network.nri == NriNetwork::Only {
-        return if service.pods.notices.hooks.hears(Event::RunPodSandbox) {
+        return if service.pods.notices.hooks.selects(Event::RunPodSandbox) {
             Ok(())
         } else {
             Err((

@@ -43,7 +43,7 @@ impl World {
             _ => CALL,
         };
         let answer = timeout(patience, call).await;
-        let told = match &answer {
+        let notified = match &answer {
             Ok(Ok(_)) => "OK".to_owned(),
             Ok(Err(error)) => {
                 // On this machine, killed processes die.
@@ -57,7 +57,7 @@ impl World {
         if patience == CALL && answer.is_err() {
             self.memory.fault(format!("{what} hangs"));
         }
-        self.told.lock().push(format!("{what}: {told}"));
+        self.notified.lock().push(format!("{what}: {notified}"));
         answer.ok()
     }
 
@@ -177,7 +177,7 @@ impl World {
                 match timeout(CALL, pods.registry.ask(&pod.id, Op::RemovePod)).await {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) if error.kind == Kind::NotFound => {}
-                    Ok(Err(error)) => self.told.lock().push(format!("finish: {}", error.text)),
+                    Ok(Err(error)) => self.notified.lock().push(format!("finish: {}", error.text)),
                     Err(_) => self
                         .memory
                         .fault(format!("the removal of {} hangs", pod.id)),
@@ -187,7 +187,7 @@ impl World {
         for pod in pods.registry.all() {
             self.memory.fault(format!("cannot be removed: {}", pod.id));
         }
-        self.check_told();
+        self.check_reported();
     }
 }
 

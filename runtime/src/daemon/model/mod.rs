@@ -65,7 +65,7 @@ struct World {
     plugins: Plugins,
     plan: Arc<Plan>,
     /// Lives of the daemon so far, and its answers to clients.
-    told: Arc<Mutex<Vec<String>>>,
+    notified: Arc<Mutex<Vec<String>>>,
 }
 
 const IMAGE: &str = "example.com/model:1";
@@ -110,7 +110,7 @@ impl World {
             dir: Arc::new(dir),
             memory,
             plan: Arc::new(plan),
-            told: Arc::default(),
+            notified: Arc::default(),
         }
     }
 
@@ -304,7 +304,7 @@ impl World {
     }
 
     /// Connected plugins got every end, and permanent plugins the end of every object.
-    fn check_told(&self) {
+    fn check_reported(&self) {
         for plugin in self.plan.plugins.iter().filter(|plugin| plugin.in_process) {
             for untold in self.plugins.untold(plugin) {
                 self.memory.fault(untold);
@@ -439,14 +439,14 @@ impl Tally {
                 event.split(' ').nth(1).unwrap_or_default()
             ));
         }
-        for line in &*world.told.lock() {
-            let (call, told) = line.split_once(": ").unwrap_or((line, ""));
-            let told = match told {
-                "OK" | "given up" => told,
+        for line in &*world.notified.lock() {
+            let (call, notified) = line.split_once(": ").unwrap_or((line, ""));
+            let notified = match notified {
+                "OK" | "given up" => notified,
                 _ => "refused",
             };
             let call = call.split(' ').next().unwrap_or_default();
-            count(format!("call {call}: {told}"));
+            count(format!("call {call}: {notified}"));
         }
     }
 }
@@ -459,7 +459,7 @@ fn report(what: &str, faults: &[String], world: &World) {
         for event in &world.plugins.seen.lock().events {
             eprintln!("  {event}");
         }
-        for line in &*world.told.lock() {
+        for line in &*world.notified.lock() {
             eprintln!("  {line}");
         }
     }

@@ -61,7 +61,7 @@ pub(super) struct Log {
     /// Plugins that answered Run or Create of an object without a veto.
     pub answered: BTreeSet<(&'static str, String)>,
     /// Events of all instances: plugin, event, object.
-    pub told: BTreeSet<(&'static str, Event, String)>,
+    pub notified: BTreeSet<(&'static str, Event, String)>,
     pub instances: Vec<Arc<Mutex<Instance>>>,
     pub events: Vec<String>,
     containers: Vec<String>,
@@ -131,9 +131,9 @@ impl Plugins {
             (CreateContainer, RemoveContainer),
         ];
         let mut untold = Vec::new();
-        for (id, event, object) in log.told.iter().filter(|(id, ..)| *id == plugin.id) {
+        for (id, event, object) in log.notified.iter().filter(|(id, ..)| *id == plugin.id) {
             for (_, end) in pairs.iter().filter(|(made, _)| made == event) {
-                if !log.told.contains(&(id, *end, object.clone())) {
+                if !log.notified.contains(&(id, *end, object.clone())) {
                     untold.push(format!("{id}: {event:?} {object} without {end:?}"));
                 }
             }
@@ -316,7 +316,8 @@ impl At {
         {
             let mut log = self.all.seen.lock();
             log.events.push(format!("{name} {event:?} {object}"));
-            log.told.insert((self.plugin.id, event, object.to_owned()));
+            log.notified
+                .insert((self.plugin.id, event, object.to_owned()));
             if event == Event::CreateContainer {
                 log.containers.push(object.to_owned());
             }

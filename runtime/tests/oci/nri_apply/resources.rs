@@ -144,9 +144,9 @@ fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
         change(&mut asked);
         let spec = apply(&v1, &of_resources(asked.clone())).expect(field);
         let found = linux(&spec).resources().clone().expect("resources");
-        let told = cairn::oci::resources_to_nri(&found);
+        let reported = cairn::oci::resources_to_nri(&found);
         let has = |all: &nri::LinuxResources| (all.memory, all.cpu.clone());
-        assert_eq!(has(&told), has(&asked), "{field}");
+        assert_eq!(has(&reported), has(&asked), "{field}");
         let error = apply(&v2, &of_resources(asked)).expect_err(field);
         let field = format!("adjust.linux.resources.{field}:");
         assert!(error.to_string().starts_with(&field), "{error}");

@@ -24,7 +24,7 @@ use std::{
 
 use cairn_tests::bench;
 use load::{Kind, Period, STILL, percentile};
-use plugin::Misdeed;
+use plugin::Attack;
 use rows::{ROWS, Row, Stage, WARM};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -69,12 +69,12 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().build().expect("a tokio runtime");
-    if let [plugin, misdeed, socket] = &args[..]
+    if let [plugin, attack, socket] = &args[..]
         && plugin == "plugin"
     {
-        let misdeed = Misdeed::named(misdeed).expect("a misdeed");
+        let attack = Attack::named(attack).expect("a misdeed");
         allow_connections();
-        runtime.block_on(misdeed.commit(Path::new(socket)));
+        runtime.block_on(attack.commit(Path::new(socket)));
         return ExitCode::SUCCESS;
     }
     let Some(options) = options() else {

@@ -20,7 +20,7 @@ pub(crate) const KEPT: &str = "kept";
 
 /// A plugin's misbehavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misdeed {
+pub(crate) enum Attack {
     /// None: it accepts every event.
     Joins,
     /// Connects and never registers.
@@ -43,17 +43,17 @@ pub(crate) enum Misdeed {
     SlowAtKept,
 }
 
-const ALL: [(&str, Misdeed); 10] = [
-    ("joins", Misdeed::Joins),
-    ("half-open", Misdeed::HalfOpen),
-    ("leaves", Misdeed::Leaves),
-    ("floods", Misdeed::Floods),
-    ("multiplies", Misdeed::Multiplies),
-    ("sync-hangs", Misdeed::SyncHangs),
-    ("sync-is-large", Misdeed::SyncIsLarge),
-    ("run-hangs", Misdeed::RunHangs),
-    ("fails", Misdeed::Fails),
-    ("slow-at-kept", Misdeed::SlowAtKept),
+const ALL: [(&str, Attack); 10] = [
+    ("joins", Attack::Joins),
+    ("half-open", Attack::HalfOpen),
+    ("leaves", Attack::Leaves),
+    ("floods", Attack::Floods),
+    ("multiplies", Attack::Multiplies),
+    ("sync-hangs", Attack::SyncHangs),
+    ("sync-is-large", Attack::SyncIsLarge),
+    ("run-hangs", Attack::RunHangs),
+    ("fails", Attack::Fails),
+    ("slow-at-kept", Attack::SlowAtKept),
 ];
 
 /// cairn's bound of connections that have not registered.
@@ -74,7 +74,7 @@ const SLOW: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// A plugin's reaction to a request.
-enum Deed {
+enum Behavior {
     Agrees,
     Hangs,
     Answers(Vec<u8>),
@@ -87,9 +87,9 @@ enum Deed {
 /// The line that a plugin prints after its answer to Synchronize.
 pub(crate) const SYNCHRONISED: &str = "synchronised";
 
-impl Misdeed {
+impl Attack {
     pub(crate) fn name(self) -> &'static str {
-        let named = ALL.iter().find(|(_, misdeed)| *misdeed == self);
+        let named = ALL.iter().find(|(_, attack)| *attack == self);
         named.expect("each has a name").0
     }
 
@@ -159,15 +159,15 @@ impl Misdeed {
                 Message::Answer(_) => continue,
             };
             ended = Ended::Registered;
-            match self.deed(&call) {
-                Deed::Agrees => raw.answer(&call, Vec::new()).await,
-                Deed::Answers(answer) => raw.answer(&call, answer).await,
-                Deed::Hangs => continue,
-                Deed::Delays(work) => {
+            match self.behavior(&call) {
+                Behavior::Agrees => raw.answer(&call, Vec::new()).await,
+                Behavior::Answers(answer) => raw.answer(&call, answer).await,
+                Behavior::Hangs => continue,
+                Behavior::Delays(work) => {
                     sleep(work).await;
                     raw.answer(&call, Vec::new()).await;
                 }
-                Deed::Leaves(work) => {
+                Behavior::Leaves(work) => {
                     sleep(work).await;
                     return ended;
                 }
@@ -186,16 +186,16 @@ impl Misdeed {
         ended
     }
 
-    fn deed(self, call: &Call) -> Deed {
+    fn behavior(self, call: &Call) -> Behavior {
         match (self, &*call.method) {
-            (_, "Configure") => Deed::Answers(self.configuration().encode_to_vec()),
-            (Self::SyncHangs, "Synchronize") => Deed::Hangs,
-            (Self::SyncIsLarge, "Synchronize") => Deed::Answers(large()),
-            (Self::Leaves, "RunPodSandbox") => Deed::Leaves(Duration::ZERO),
-            (Self::RunHangs, "RunPodSandbox") => Deed::Hangs,
-            (Self::Fails, "CreateContainer") if pod(call) == VICTIM => Deed::Leaves(WORK),
-            (Self::SlowAtKept, _) if pod(call).starts_with(KEPT) => Deed::Delays(SLOW),
-            _ => Deed::Agrees,
+            (_, "Configure") => Behavior::Answers(self.configuration().encode_to_vec()),
+            (Self::SyncHangs, "Synchronize") => Behavior::Hangs,
+            (Self::SyncIsLarge, "Synchronize") => Behavior::Answers(large()),
+            (Self::Leaves, "RunPodSandbox") => Behavior::Leaves(Duration::ZERO),
+            (Self::RunHangs, "RunPodSandbox") => Behavior::Hangs,
+            (Self::Fails, "CreateContainer") if pod(call) == VICTIM => Behavior::Leaves(WORK),
+            (Self::SlowAtKept, _) if pod(call).starts_with(KEPT) => Behavior::Delays(SLOW),
+            _ => Behavior::Agrees,
         }
     }
 

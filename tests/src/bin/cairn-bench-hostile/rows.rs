@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     load::{Load, Period},
-    plugin::{FLOODED, KEPT, Misdeed, SYNCHRONISED, VICTIM},
+    plugin::{Attack, FLOODED, KEPT, SYNCHRONISED, VICTIM},
 };
 
 const CONTAINERS_FLOODED: usize = 8;
@@ -43,7 +43,7 @@ pub(crate) struct Row {
 pub(crate) enum Scene {
     Quiet,
     /// A plugin alone.
-    Plugin(Misdeed),
+    Plugin(Attack),
     /// A container in its grace period, during which a plugin joins.
     Grace,
     /// A plugin that is stopped by a signal.
@@ -65,13 +65,13 @@ pub(crate) const ROWS: [Row; 12] = [
     row("quiet", Scene::Quiet, false),
     row("a plugin joins in 600 s of grace", Scene::Grace, false),
     row("a plugin is stopped (SIGSTOP)", Scene::Stopped, true),
-    row("64 half-open connections, renewed", Scene::Plugin(Misdeed::HalfOpen), false),
-    row("20 connections that register and close, in a loop", Scene::Plugin(Misdeed::Leaves), false),
+    row("64 half-open connections, renewed", Scene::Plugin(Attack::HalfOpen), false),
+    row("20 connections that register and close, in a loop", Scene::Plugin(Attack::Leaves), false),
     row("60 UpdateContainers at a time, of 8 containers", Scene::Flood, false),
-    row("2000 instances of one id", Scene::Plugin(Misdeed::Multiplies), false),
-    row("a plugin hangs in Synchronize, in a loop", Scene::Plugin(Misdeed::SyncHangs), true),
-    row("a plugin answers Synchronize with 10 MB, in a loop", Scene::Plugin(Misdeed::SyncIsLarge), true),
-    row("a plugin hangs at RunPodSandbox, `keep_connected`", Scene::Plugin(Misdeed::RunHangs), true),
+    row("2000 instances of one id", Scene::Plugin(Attack::Multiplies), false),
+    row("a plugin hangs in Synchronize, in a loop", Scene::Plugin(Attack::SyncHangs), true),
+    row("a plugin answers Synchronize with 10 MB, in a loop", Scene::Plugin(Attack::SyncIsLarge), true),
+    row("a plugin hangs at RunPodSandbox, `keep_connected`", Scene::Plugin(Attack::RunHangs), true),
     row("two plugins fail at one container and come back (F1)", Scene::Victim, true),
     row("60 kept events of a slow `must_run` plugin (F2)", Scene::Kept, true),
 ];
@@ -81,7 +81,7 @@ impl Scene {
     pub(crate) fn lacks(self, runtime: &str) -> Option<&'static str> {
         match self {
             _ if runtime == "cairn" => None,
-            Self::Plugin(Misdeed::RunHangs) => Some("its NRI has no `keep_connected`"),
+            Self::Plugin(Attack::RunHangs) => Some("its NRI has no `keep_connected`"),
             Self::Kept => Some("`must_run` is cairn's"),
             _ => None,
         }
@@ -92,9 +92,9 @@ impl Scene {
 struct Hostile(Child);
 
 impl Hostile {
-    fn start(misdeed: Misdeed, nri: &PathBuf) -> Self {
+    fn start(attack: Attack, nri: &PathBuf) -> Self {
         let mut ours = Command::new(env::current_exe().expect("this program has a path"));
-        ours.args(["plugin", misdeed.name()]).arg(nri);
+        ours.args(["plugin", attack.name()]).arg(nri);
         ours.stdin(Stdio::null()).stdout(Stdio::piped());
         Self(ours.kill_on_drop(true).spawn().expect("this program runs"))
     }
@@ -162,15 +162,15 @@ impl Stage {
     ) -> Result<(Period, Result<(), String>), String> {
         let ours = load.clone();
         let failed = |what: &str, e: tonic::Status| format!("{what}: {}", e.message());
-        let start = |misdeed| Hostile::start(misdeed, &self.nri);
+        let start = |attack| Hostile::start(attack, &self.nri);
         Ok(match scene {
             Scene::Quiet => load.run(length, async {}).await,
-            Scene::Plugin(misdeed) => {
-                let hostile = start(misdeed);
+            Scene::Plugin(attack) => {
+                let hostile = start(attack);
                 load.run(length, async { drop(hostile) }).await
             }
             Scene::Stopped => {
-                let mut hostile = start(Misdeed::Joins);
+                let mut hostile = start(Attack::Joins);
                 let stopping = tokio::spawn(async move {
                     hostile.stop().await;
                     hostile
@@ -192,7 +192,7 @@ impl Stage {
                 let stopping = tokio::spawn(async move { container.stop(GRACE).await });
                 // Time enough for the signal to be sent.
                 time::sleep(Duration::from_millis(500)).await;
-                let hostile = start(Misdeed::Joins);
+                let hostile = start(Attack::Joins);
                 load.run(length, async {
                     drop(hostile);
                     // Killed by the kernel: a blocked runtime would not stop it.
@@ -209,13 +209,13 @@ impl Stage {
                     let made = ours.container(&pod, &name, &SLEEPS).await;
                     made.map_err(|e| failed("a container in it", e))?;
                 }
-                let hostile = start(Misdeed::Floods);
+                let hostile = start(Attack::Floods);
                 load.run(length, async { drop(hostile) }).await
             }
             Scene::Victim => {
                 let pod = ours.pod(VICTIM).await;
                 let pod = pod.map_err(|e| failed("the victim", e))?;
-                let hostile = start(Misdeed::Fails);
+                let hostile = start(Attack::Fails);
                 let creating = tokio::spawn(async move { creates_without_end(&ours, &pod).await });
                 load.run(length, async {
                     drop(hostile);
@@ -232,7 +232,7 @@ impl Stage {
                     pod.stop().await.map_err(|e| failed("its stop", e))?;
                     pod.remove().await.map_err(|e| failed("its removal", e))?;
                 }
-                let hostile = start(Misdeed::SlowAtKept);
+                let hostile = start(Attack::SlowAtKept);
                 load.run(length, async { drop(hostile) }).await
             }
         })

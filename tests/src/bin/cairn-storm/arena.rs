@@ -22,9 +22,9 @@ use tokio::sync::watch;
 
 use crate::{
     args::{Args, Network},
-    prey::{self, Prey, Process},
     registry,
     report::Report,
+    target::{self, Process, Target},
     weather::{Cause, Token, Weather},
 };
 
@@ -259,9 +259,9 @@ impl Arena {
     }
 
     /// The current processes of a kind.
-    pub(crate) fn prey(&self, prey: Prey) -> Vec<Process> {
-        let mut all = prey::all(&self.daemon.yard);
-        all.retain(|process| process.is(prey));
+    pub(crate) fn target(&self, target: Target) -> Vec<Process> {
+        let mut all = target::all(&self.daemon.yard);
+        all.retain(|process| process.is(target));
         all
     }
 

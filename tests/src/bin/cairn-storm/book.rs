@@ -122,7 +122,7 @@ impl Subject {
 
 impl Pod {
     pub(crate) fn identify(&mut self, link: &Link, id: &str) {
-        link.weather.tell(id);
+        link.weather.report(id);
         self.id = Some(id.to_owned());
         self.subject.ids.insert(id.to_owned());
         for container in &mut self.containers {
@@ -150,7 +150,7 @@ impl Pod {
     }
 
     /// Checks that the state in a list or status is legal. `None` means that the pod is missing.
-    pub(crate) fn judge(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
+    pub(crate) fn check(&self, link: &Link, seen: Option<PodSandboxState>) -> Result<(), String> {
         if self.subject.is_held(link) {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl Pod {
 
 impl Container {
     pub(crate) fn identify(&mut self, link: &Link, id: &str) {
-        link.weather.tell(id);
+        link.weather.report(id);
         self.id = Some(id.to_owned());
         self.subject.ids.insert(id.to_owned());
     }
@@ -186,10 +186,10 @@ impl Container {
     /// Whether a known fault explains an unrequested end, which does not show the program's result.
     pub(crate) fn lost(&self, link: &Link) -> bool {
         // The `cairn-create` that was hit became the program: the process survives execve.
-        let hit_as_create = self.start.is_some_and(|(asked, told)| {
-            let told = told.unwrap_or_else(Instant::now);
+        let hit_as_create = self.start.is_some_and(|(asked, reported)| {
+            let reported = reported.unwrap_or_else(Instant::now);
             let create = |cause: &Cause| *cause == Cause::Create;
-            link.weather.between(asked, told, create)
+            link.weather.between(asked, reported, create)
         });
         hit_as_create
             || link.weather.since(self.subject.born, |cause| match cause {
@@ -220,7 +220,7 @@ impl Container {
     }
 
     /// Checks that the state in a list is legal. `None` means that the container is missing.
-    pub(crate) fn judge(&self, link: &Link, seen: Option<ContainerState>) -> Result<(), String> {
+    pub(crate) fn check(&self, link: &Link, seen: Option<ContainerState>) -> Result<(), String> {
         use ContainerState::{
             ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running,
             ContainerUnknown as Unknown,
@@ -287,9 +287,9 @@ impl Container {
             || (told_to_end && ending.reason == "StartError");
         let lost = self.lost(link) && matches!(ending.code, 255 | 137 | 143);
         let legal = by_program || by_signal || not_started || lost;
-        let told = format!("its end is {ending:?}; it is {:?} in the books", self.stage);
+        let reported = format!("its end is {ending:?}; it is {:?} in the books", self.stage);
         self.ending = Some(ending);
-        legal.then_some(()).ok_or(told)
+        legal.then_some(()).ok_or(reported)
     }
 }
 

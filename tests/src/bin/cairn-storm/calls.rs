@@ -29,14 +29,14 @@ pub(crate) struct Subject {
 
 /// The outcome of a call.
 #[derive(Debug)]
-pub(crate) enum Told<T> {
+pub(crate) enum Reported<T> {
     Done(T),
     Refused(Status),
     /// The outcome is unknown.
     Lost,
 }
 
-impl<T> Told<T> {
+impl<T> Reported<T> {
     pub(crate) fn done(self) -> Option<T> {
         match self {
             Self::Done(value) => Some(value),
@@ -69,7 +69,7 @@ pub(crate) struct Link {
     pub(crate) weather: Arc<Weather>,
     pub(crate) report: Arc<Report>,
     /// Objects with a reported violation, so that each is reported once.
-    pub(crate) told: Arc<Mutex<HashSet<String>>>,
+    pub(crate) reported: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Link {
@@ -88,7 +88,7 @@ impl Link {
         subject: &Subject,
         manner: Manner,
         make: impl FnOnce(Cri) -> Fut,
-    ) -> Told<T>
+    ) -> Reported<T>
     where
         Fut: Future<Output = Result<T, Status>>,
     {
@@ -97,20 +97,24 @@ impl Link {
         let patience = manner.leaves_after.unwrap_or(PATIENCE + manner.longer);
         let answer = tokio::time::timeout(patience, make(cri)).await;
         let took = from.elapsed();
-        let (end, told, words) = match answer {
-            Ok(Ok(value)) => (End::Done, Told::Done(value), "done".to_owned()),
+        let (end, reported, words) = match answer {
+            Ok(Ok(value)) => (End::Done, Reported::Done(value), "done".to_owned()),
             Ok(Err(status)) if is_transport(&status) => {
                 let words = format!("lost: {}", status.message());
-                (End::Lost, Told::Lost, words)
+                (End::Lost, Reported::Lost, words)
             }
             Ok(Err(status)) => {
                 let words = format!("refused: {:?}: {}", status.code(), status.message());
-                (End::Refused, Told::Refused(status), words)
+                (End::Refused, Reported::Refused(status), words)
             }
             Err(_) if manner.leaves_after.is_some() => {
-                (End::Lost, Told::Lost, "the client left".to_owned())
+                (End::Lost, Reported::Lost, "the client left".to_owned())
             }
-            Err(_) => (End::Lost, Told::Lost, format!("no answer in {patience:?}")),
+            Err(_) => (
+                End::Lost,
+                Reported::Lost,
+                format!("no answer in {patience:?}"),
+            ),
         };
         let millis = took.as_secs_f64() * 1000.0;
         let line = format!("{op:?} {words} ({millis:.1} ms)");
@@ -118,24 +122,24 @@ impl Link {
             subject.history.note(&line);
         }
         self.report.call(op, &subject.name, end, took);
-        let fine = match &told {
-            Told::Done(_) => true,
-            Told::Refused(status) => {
+        let fine = match &reported {
+            Reported::Done(_) => true,
+            Reported::Refused(status) => {
                 manner.expected == Some(status.code())
                     || self.excuses_refusal(op, subject, from, status)
             }
-            Told::Lost => manner.leaves_after.is_some() || self.excuses_loss(subject, from),
+            Reported::Lost => manner.leaves_after.is_some() || self.excuses_loss(subject, from),
         };
         if !fine {
             self.violation(subject, &line);
         }
-        told
+        reported
     }
 
     /// Reports a violation, once per object.
     pub(crate) fn violation(&self, subject: &Subject, what: &str) {
-        let mut told = self.told.lock();
-        if told.insert(subject.name.clone()) {
+        let mut reported = self.reported.lock();
+        if reported.insert(subject.name.clone()) {
             let lately = self.weather.lately(5);
             subject.history.note(format!("faults of late: {lately}"));
             let what = format!("{}: {what}", subject.name);

@@ -270,7 +270,7 @@ impl Client {
                 }
                 _ => {}
             }
-            if let Err(what) = pod.judge(&self.link, seen) {
+            if let Err(what) = pod.check(&self.link, seen) {
                 self.link.violation(&pod.subject, &format!("list: {what}"));
             }
         }
@@ -298,7 +298,7 @@ impl Client {
             if container.stage == Stage::Asked && seen.is_some() {
                 container.stage = Stage::Made;
             }
-            if let Err(what) = container.judge(link, seen) {
+            if let Err(what) = container.check(link, seen) {
                 link.violation(&container.subject, &format!("list: {what}"));
             }
         }
@@ -318,10 +318,10 @@ impl Client {
         let own = [(LABEL.to_owned(), self.name.clone())].into();
         let ask = async |cri: Cri| cri.client.pods(own).await;
         let (link, manner) = (&self.link, Manner::default());
-        let told = link
+        let reported = link
             .call(Op::ListPodSandbox, &self.lists, manner, ask)
             .await;
-        let by_id = told.done()?.into_iter().map(|pod| {
+        let by_id = reported.done()?.into_iter().map(|pod| {
             let state = pod.state();
             (pod.id, (pod.metadata.unwrap_or_default().name, state))
         });
@@ -334,10 +334,10 @@ impl Client {
         let own = [(LABEL.to_owned(), self.name.clone())].into();
         let ask = async |cri: Cri| cri.client.containers(own).await;
         let (link, manner) = (&self.link, Manner::default());
-        let told = link
+        let reported = link
             .call(Op::ListContainers, &self.lists, manner, ask)
             .await;
-        let by_id = told.done()?.into_iter().map(|container| {
+        let by_id = reported.done()?.into_iter().map(|container| {
             let state = container.state();
             (
                 container.id,

@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::{
     book::{Container, Pod, Program, Stage, subject},
-    calls::{Link, Manner, Told},
+    calls::{Link, Manner, Reported},
     pods::LABEL,
     report::Op,
 };
@@ -80,8 +80,8 @@ pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, ma
         cri.client.create_container(&id, config, &pod.config).await
     };
     let subject = &container.subject;
-    let told = link.call(Op::CreateContainer, subject, manner, ask).await;
-    if let Told::Done(id) = told {
+    let reported = link.call(Op::CreateContainer, subject, manner, ask).await;
+    if let Reported::Done(id) = reported {
         container.identify(link, &id);
         container.stage = Stage::Made;
     }
@@ -101,20 +101,20 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
     };
     let subject = &container.subject;
     let ask = async |cri: Cri| cri.client.start_container(&id).await;
-    let told = link.call(Op::StartContainer, subject, manner, ask).await;
-    match told {
-        Told::Done(()) => {
+    let reported = link.call(Op::StartContainer, subject, manner, ask).await;
+    match reported {
+        Reported::Done(()) => {
             if container.start_forgotten(link) {
                 container.ending = None;
             }
             container.stage = Stage::Started;
-            if let Some((_, told)) = &mut container.start {
-                *told = Some(Instant::now());
+            if let Some((_, reported)) = &mut container.start {
+                *reported = Some(Instant::now());
             }
         }
-        Told::Refused(_) if !again => container.stage = Stage::NotStarted,
+        Reported::Refused(_) if !again => container.stage = Stage::NotStarted,
         // Its status shows whether it runs or failed to start.
-        Told::Refused(_) | Told::Lost => {}
+        Reported::Refused(_) | Reported::Lost => {}
     }
 }
 
@@ -130,8 +130,8 @@ pub(crate) async fn stop(link: &Link, container: &mut Container, grace: u64, man
     };
     let subject = &container.subject;
     let ask = async |cri: Cri| cri.client.stop_container(&id, grace).await;
-    let told = link.call(Op::StopContainer, subject, manner, ask).await;
-    if told.done().is_some() {
+    let reported = link.call(Op::StopContainer, subject, manner, ask).await;
+    if reported.done().is_some() {
         container.stage = container.stage.max(Stage::Stopped);
     }
 }
@@ -145,8 +145,8 @@ pub(crate) async fn remove(link: &Link, container: &mut Container, manner: Manne
     link.weather.doom(&id);
     let subject = &container.subject;
     let ask = async |cri: Cri| cri.client.remove_container(&id).await;
-    let told = link.call(Op::RemoveContainer, subject, manner, ask).await;
-    told.done().is_some()
+    let reported = link.call(Op::RemoveContainer, subject, manner, ask).await;
+    reported.done().is_some()
 }
 
 /// ContainerStatus: the state must be legal, and an end final.
@@ -158,20 +158,20 @@ pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<Cont
     };
     let subject = &container.subject;
     let ask = async |cri: Cri| cri.client.container_status(&id, false).await;
-    let told = link.call(Op::ContainerStatus, subject, manner, ask).await;
-    let status = match &told {
-        Told::Done(answer) => answer.status.as_ref(),
-        _ if told.refused_as(Code::NotFound) => None,
+    let reported = link.call(Op::ContainerStatus, subject, manner, ask).await;
+    let status = match &reported {
+        Reported::Done(answer) => answer.status.as_ref(),
+        _ if reported.refused_as(Code::NotFound) => None,
         _ => return None,
     };
     let state = status.map(cri::ContainerStatus::state);
-    let mut judged = container.judge(link, state);
+    let mut checked = container.check(link, state);
     if let Some(status) = status
         && state == Some(ContainerState::ContainerExited)
     {
-        judged = judged.and_then(|()| container.ended(link, status));
+        checked = checked.and_then(|()| container.ended(link, status));
     }
-    if let Err(what) = judged {
+    if let Err(what) = checked {
         link.violation(&container.subject, &format!("ContainerStatus: {what}"));
     }
     if container.stage == Stage::Starting && state == Some(ContainerState::ContainerRunning) {
@@ -188,14 +188,14 @@ pub(crate) async fn exec(link: &Link, container: &Container, rng: &mut Rng) {
         return;
     };
     let expected = (format!("{token}\n"), format!("{code}\n"), code);
-    let said = (
+    let printed = (
         String::from_utf8_lossy(&answer.stdout).into_owned(),
         String::from_utf8_lossy(&answer.stderr).into_owned(),
         u64::try_from(answer.exit_code).unwrap_or(u64::MAX),
     );
     // A killed or stopped monitor interrupts its execs.
-    if said != expected && !container.lost(link) {
-        let what = format!("ExecSync answered {said:?}, not {expected:?}");
+    if printed != expected && !container.lost(link) {
+        let what = format!("ExecSync answered {printed:?}, not {expected:?}");
         link.violation(&container.subject, &what);
     }
 }

@@ -2,7 +2,7 @@
 
 use cairn_tests::rng::Rng;
 
-use crate::prey::Prey;
+use crate::target::Target;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,13 +122,13 @@ impl Fault {
         })
     }
 
-    pub(crate) fn prey(self) -> Option<Prey> {
+    pub(crate) fn target(self) -> Option<Target> {
         match self {
-            Self::KillMonitor | Self::HoldMonitor => Some(Prey::Monitor),
-            Self::KillCreate | Self::HoldCreate => Some(Prey::Create),
-            Self::KillUnpack | Self::HoldUnpack => Some(Prey::Unpack),
-            Self::KillCni | Self::HoldCni => Some(Prey::Cni),
-            Self::KillPlugin | Self::HoldPlugin => Some(Prey::Plugin),
+            Self::KillMonitor | Self::HoldMonitor => Some(Target::Monitor),
+            Self::KillCreate | Self::HoldCreate => Some(Target::Create),
+            Self::KillUnpack | Self::HoldUnpack => Some(Target::Unpack),
+            Self::KillCni | Self::HoldCni => Some(Target::Cni),
+            Self::KillPlugin | Self::HoldPlugin => Some(Target::Plugin),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use cairn_tests::cri;
 
 use crate::{
     book::{Stage, subject},
-    calls::{Link, Manner, Subject, Told},
+    calls::{Link, Manner, Reported, Subject},
     registry,
     report::Op,
 };
@@ -48,12 +48,12 @@ pub(crate) async fn pull(link: &Link, image: &mut Image, manner: Manner) {
         image: spec(image),
         ..Default::default()
     };
-    let told = link
+    let reported = link
         .call(Op::PullImage, &image.subject, manner, async |cri| {
             cri.client.image.clone().pull_image(request).await
         })
         .await;
-    if told.done().is_some() {
+    if reported.done().is_some() {
         image.stage = Stage::Made;
     }
 }
@@ -64,7 +64,7 @@ pub(crate) async fn check(link: &Link, image: &Image) {
         image: spec(image),
         verbose: false,
     };
-    let told = link
+    let reported = link
         .call(
             Op::ImageStatus,
             &image.subject,
@@ -75,7 +75,9 @@ pub(crate) async fn check(link: &Link, image: &Image) {
             },
         )
         .await;
-    let Told::Done(answer) = told else { return };
+    let Reported::Done(answer) = reported else {
+        return;
+    };
     let there = answer.image.is_some();
     let legal = match image.stage {
         Stage::Made => there,
@@ -93,12 +95,12 @@ pub(crate) async fn check(link: &Link, image: &Image) {
 pub(crate) async fn remove(link: &Link, image: &mut Image, manner: Manner) -> bool {
     image.stage = Stage::Removing;
     let request = cri::RemoveImageRequest { image: spec(image) };
-    let told = link
+    let reported = link
         .call(Op::RemoveImage, &image.subject, manner, async |cri| {
             cri.client.image.clone().remove_image(request).await
         })
         .await;
-    let done = told.done().is_some();
+    let done = reported.done().is_some();
     if done {
         image.stage = Stage::Stopped;
     }

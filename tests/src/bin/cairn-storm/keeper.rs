@@ -15,8 +15,8 @@ use rustix::fs::FallocateFlags;
 use crate::{
     arena::{Arena, Whole},
     fault::Fault,
-    prey::{Prey, Process},
     report::Report,
+    target::{Process, Target},
     weather::{Cause, Token, Weather},
 };
 
@@ -76,15 +76,15 @@ impl<'a> Keeper<'a> {
         every: (u64, u64),
         end: Instant,
     ) -> Result<(), String> {
-        let mut told = Instant::now();
+        let mut reported = Instant::now();
         while Instant::now() < end {
             let wait = self.rng.between(every.0 * 1000, every.1 * 1000 + 1);
             let next = Instant::now() + Duration::from_millis(wait);
             while Instant::now() < next.min(end) {
                 self.watch().await?;
                 tokio::time::sleep(Duration::from_millis(25)).await;
-                if told.elapsed() > Duration::from_secs(10) {
-                    told = Instant::now();
+                if reported.elapsed() > Duration::from_secs(10) {
+                    reported = Instant::now();
                     self.report.progress();
                 }
             }
@@ -194,8 +194,8 @@ impl<'a> Keeper<'a> {
                 true
             }
             _ => {
-                let prey = fault.prey().expect("the others have one");
-                self.hit(fault, prey).await
+                let target = fault.target().expect("the others have one");
+                self.hit(fault, target).await
             }
         };
         if hit {
@@ -220,13 +220,13 @@ impl<'a> Keeper<'a> {
     }
 
     /// Kills or stops a process of a kind, when one exists.
-    async fn hit(&mut self, fault: Fault, prey: Prey) -> bool {
+    async fn hit(&mut self, fault: Fault, target: Target) -> bool {
         let choice = self.rng.next();
         let deadline = Instant::now() + HUNT;
         let (seen, found) = loop {
             // The pid may be reused between the look-up and the signal.
             let now = Instant::now();
-            let all = self.arena.prey(prey);
+            let all = self.arena.target(target);
             if let Some(at) = choice.checked_rem(all.len() as u64) {
                 break (now, all.into_iter().nth(usize::try_from(at).unwrap_or(0)));
             }
@@ -244,7 +244,9 @@ impl<'a> Keeper<'a> {
                 | Fault::HoldCni
                 | Fault::HoldPlugin
         );
-        let token = self.weather.since_when(seen, cause(prey, &process, holds));
+        let token = self
+            .weather
+            .since_when(seen, cause(target, &process, holds));
         let yard = &mut self.arena.daemon.yard;
         if !holds {
             yard.kill(process.pid, SIGKILL).await;
@@ -252,11 +254,11 @@ impl<'a> Keeper<'a> {
             return true;
         }
         yard.kill(process.pid, SIGSTOP).await;
-        let seconds = match prey {
-            Prey::Monitor => (2, 20),
-            Prey::Cni => (1, 4),
+        let seconds = match target {
+            Target::Monitor => (2, 20),
+            Target::Cni => (1, 4),
             // Some longer than a plugin's timeout.
-            Prey::Plugin => (1, 10),
+            Target::Plugin => (1, 10),
             _ => (1, 6),
         };
         let after = Duration::from_secs(5);
@@ -294,7 +296,7 @@ impl<'a> Keeper<'a> {
         let mut records: Vec<_> = ["root/pods", "root/containers"]
             .iter()
             .flat_map(|dir| self.arena.records(dir))
-            .filter(|record| self.weather.was_told(&record.id))
+            .filter(|record| self.weather.was_notified(&record.id))
             .collect();
         records.sort_by(|a, b| a.path.cmp(&b.path));
         let torn = choice
@@ -344,9 +346,9 @@ impl<'a> Keeper<'a> {
     }
 }
 
-fn cause(prey: Prey, process: &Process, holds: bool) -> Cause {
-    match prey {
-        Prey::Monitor => {
+fn cause(target: Target, process: &Process, holds: bool) -> Cause {
+    match target {
+        Target::Monitor => {
             let id = process.keeps().unwrap_or_default().to_owned();
             if holds {
                 Cause::MonitorHeld(id)
@@ -354,9 +356,9 @@ fn cause(prey: Prey, process: &Process, holds: bool) -> Cause {
                 Cause::MonitorKilled(id)
             }
         }
-        Prey::Create => Cause::Create,
-        Prey::Unpack => Cause::Unpack,
-        Prey::Cni => Cause::Cni,
-        Prey::Plugin => Cause::Plugin,
+        Target::Create => Cause::Create,
+        Target::Unpack => Cause::Unpack,
+        Target::Cni => Cause::Cni,
+        Target::Plugin => Cause::Plugin,
     }
 }

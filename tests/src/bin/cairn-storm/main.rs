@@ -19,9 +19,9 @@ mod fault;
 mod images;
 mod keeper;
 mod pods;
-mod prey;
 mod registry;
 mod report;
+mod target;
 mod weather;
 
 use std::{
@@ -112,7 +112,7 @@ async fn run(args: &Args) -> Result<usize, String> {
         line: arena.line(),
         weather: weather.clone(),
         report: report.clone(),
-        told: Arc::new(Mutex::new(HashSet::new())),
+        reported: Arc::new(Mutex::new(HashSet::new())),
     };
     warm_up(&link, args.seed).await;
     let before = arena.daemon.inventory().await;

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::{
     book::{Pod, Stage, subject},
-    calls::{Link, Manner, Told},
+    calls::{Link, Manner, Reported},
     report::Op,
 };
 
@@ -95,12 +95,12 @@ pub(crate) fn publish(pod: &mut Pod, port: i32) {
 /// RunPodSandbox, until the outcome is known.
 pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
     let config = pod.config.clone();
-    let told = link
+    let reported = link
         .call(Op::RunPodSandbox, &pod.subject, manner, async |cri| {
             cri.client.run_pod(config).await
         })
         .await;
-    if let Told::Done(id) = told {
+    if let Reported::Done(id) = reported {
         if pod.id.as_ref().is_some_and(|before| *before != id) {
             let what = format!("it had the id {:?} and became {id}", pod.id);
             link.violation(&pod.subject, &what);
@@ -126,12 +126,12 @@ pub(crate) async fn stop(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     };
     pod.stage = pod.stage.max(Stage::Stopping);
     with_containers(pod, Stage::Stopping);
-    let told = link
+    let reported = link
         .call(Op::StopPodSandbox, &pod.subject, manner, async |cri| {
             cri.client.stop_pod(&id).await
         })
         .await;
-    let done = told.done().is_some();
+    let done = reported.done().is_some();
     if done {
         pod.stage = pod.stage.max(Stage::Stopped);
         with_containers(pod, Stage::Stopped);
@@ -147,12 +147,12 @@ pub(crate) async fn remove(link: &Link, pod: &mut Pod, manner: Manner) -> bool {
     pod.stage = Stage::Removing;
     link.weather.doom(&id);
     with_containers(pod, Stage::Removing);
-    let told = link
+    let reported = link
         .call(Op::RemovePodSandbox, &pod.subject, manner, async |cri| {
             cri.client.remove_pod(&id).await
         })
         .await;
-    told.done().is_some()
+    reported.done().is_some()
 }
 
 /// UpdatePodSandboxResources.
@@ -171,17 +171,17 @@ pub(crate) async fn check(link: &Link, pod: &Pod) {
         expected: Some(Code::NotFound),
         ..Default::default()
     };
-    let told = link
+    let reported = link
         .call(Op::PodSandboxStatus, &pod.subject, manner, async |cri| {
             cri.pod_status(&id).await
         })
         .await;
-    let seen = match &told {
-        Told::Done(answer) => answer.status.as_ref().map(cri::PodSandboxStatus::state),
-        _ if told.refused_as(Code::NotFound) => None,
+    let seen = match &reported {
+        Reported::Done(answer) => answer.status.as_ref().map(cri::PodSandboxStatus::state),
+        _ if reported.refused_as(Code::NotFound) => None,
         _ => return,
     };
-    if let Err(what) = pod.judge(link, seen) {
+    if let Err(what) = pod.check(link, seen) {
         link.violation(&pod.subject, &format!("PodSandboxStatus: {what}"));
     }
 }

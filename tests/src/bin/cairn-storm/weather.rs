@@ -44,7 +44,7 @@ struct Spell {
 pub(crate) struct Weather {
     spells: Mutex<Vec<Spell>>,
     /// Ids that a client knows.
-    told: Mutex<HashSet<String>>,
+    reported: Mutex<HashSet<String>>,
     /// Ids whose removal a client has requested.
     doomed: Mutex<HashSet<String>>,
 }
@@ -55,12 +55,12 @@ pub(crate) struct Token(usize);
 
 impl Weather {
     /// Records that a client knows this id.
-    pub(crate) fn tell(&self, id: &str) {
-        self.told.lock().insert(id.to_owned());
+    pub(crate) fn report(&self, id: &str) {
+        self.reported.lock().insert(id.to_owned());
     }
 
-    pub(crate) fn was_told(&self, id: &str) -> bool {
-        self.told.lock().contains(id)
+    pub(crate) fn was_notified(&self, id: &str) -> bool {
+        self.reported.lock().contains(id)
     }
 
     /// Records that a client requests the removal of this object.

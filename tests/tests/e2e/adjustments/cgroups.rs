@@ -241,11 +241,11 @@ pub(crate) async fn limits_of_processes_and_huge_pages_are_in_the_cgroup(stage: 
     let container = sleeper(&pod, "c").await;
     assert_eq!(stage.in_cgroup(&container, "pids", "pids.max").await, "17");
     let script = "for n in $(seq 30); do sleep 5 & done 2>&1; echo";
-    let said = container.try_exec(&["sh", "-c", script], 20).await;
-    let said = said.expect("ExecSync");
+    let printed = container.try_exec(&["sh", "-c", script], 20).await;
+    let printed = printed.expect("ExecSync");
     assert!(
-        format!("{}{}", said.out, said.err).contains("fork"),
-        "{said:?}"
+        format!("{}{}", printed.out, printed.err).contains("fork"),
+        "{printed:?}"
     );
     if huge {
         let mut found = None;

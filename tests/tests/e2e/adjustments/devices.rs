@@ -57,8 +57,8 @@ pub(crate) async fn devices_are_made_with_their_mode_and_owner_and_can_be_used(s
         .sh("test $(head -c 3 /dev/full | wc -c) = 3 && echo x > /dev/full")
         .await;
     for path in ["/dev/ours/local", "/dev/block"] {
-        let said = fails(&container, &format!("cat {path}")).await;
-        assert!(said.contains(PASSED), "{path}: {said}");
+        let printed = fails(&container, &format!("cat {path}")).await;
+        assert!(printed.contains(PASSED), "{path}: {printed}");
     }
     container.sh("echo x > /dev/fifo & cat /dev/fifo").await;
     for bad in [
@@ -95,8 +95,8 @@ pub(crate) async fn a_device_is_removed_together_with_its_rule(stage: &Stage) {
         let seen = container.sh("test -e /dev/local; echo $?").await;
         assert_eq!(seen, there, "{name}");
         // Another node of the same device: the rule applies to the device.
-        let said = fails(&container, "cat /nodes/local").await;
-        assert!(said.contains(says), "{name}: {said}");
+        let printed = fails(&container, "cat /nodes/local").await;
+        assert!(printed.contains(says), "{name}: {printed}");
     }
     pod.end().await;
 }
@@ -134,8 +134,8 @@ pub(crate) async fn rules_allow_and_deny_devices(stage: &Stage) {
         ("cat /nodes/12", DENIED),
         ("echo x > /dev/urandom", DENIED),
     ] {
-        let said = fails(&container, script).await;
-        assert!(said.contains(says), "{script}: {said}");
+        let printed = fails(&container, script).await;
+        assert!(printed.contains(says), "{script}: {printed}");
     }
     container.sh("head -c 1 /dev/urandom").await;
     let bad = of_resources(|r| r.devices = vec![rule(true, "p", (1, 1), "r")]);

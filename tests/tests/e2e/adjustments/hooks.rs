@@ -111,8 +111,8 @@ pub(crate) async fn hooks_of_all_six_kinds_run_at_their_time_with_the_state_on_s
             HookKind::Poststart => &["running"],
             HookKind::Poststop => &["stopped"],
         };
-        let told = state["status"].as_str().expect("a status");
-        assert!(status.contains(&told), "{name}: {told}");
+        let reported = state["status"].as_str().expect("a status");
+        assert!(status.contains(&reported), "{name}: {reported}");
         if matches!(
             kind,
             HookKind::Prestart | HookKind::CreateRuntime | HookKind::Poststart

@@ -146,8 +146,8 @@ pub(crate) async fn a_source_that_is_not_there_fails_the_creation_and_the_start_
     ] {
         let error = container.start().await.expect_err("it cannot start");
         let text = error.message();
-        let told = text.contains("mount /x (set by 10-adjuster): ") && text.contains(cause);
-        assert!(told, "{text}");
+        let reported = text.contains("mount /x (set by 10-adjuster): ") && text.contains(cause);
+        assert!(reported, "{text}");
         let status = container.status().await;
         assert!(status.message.contains("set by 10-adjuster"), "{status:?}");
     }

@@ -33,15 +33,15 @@ pub(crate) async fn annotations_are_set_replaced_and_removed(stage: &Stage) {
     let container = sleeper(&pod, "c").await;
     let state = fs::read_to_string(&out).expect("the hook ran");
     let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
-    let told = |key: &str| state["annotations"][key].as_str().map(str::to_owned);
-    assert_eq!(told("added").as_deref(), Some("yes"));
+    let reported = |key: &str| state["annotations"][key].as_str().map(str::to_owned);
+    assert_eq!(reported("added").as_deref(), Some("yes"));
     assert_eq!(
-        told("io.kubernetes.cri.image-name").as_deref(),
+        reported("io.kubernetes.cri.image-name").as_deref(),
         Some("another")
     );
-    assert_eq!(told("io.kubernetes.cri.sandbox-name"), None);
+    assert_eq!(reported("io.kubernetes.cri.sandbox-name"), None);
     assert_eq!(
-        told("io.kubernetes.cri.sandbox-namespace").as_deref(),
+        reported("io.kubernetes.cri.sandbox-namespace").as_deref(),
         Some("default"),
         "the others stay"
     );

@@ -78,8 +78,8 @@ pub(crate) async fn a_denied_call_fails_with_the_policys_error_with_and_without_
             ("kill -USR1 $$", "Device or resource busy"),
             ("chmod 4755 /tmp", "Operation not supported"),
         ] {
-            let said = fails(&container, script).await;
-            assert!(said.contains(says), "{name}: {script}: {said}");
+            let printed = fails(&container, script).await;
+            assert!(printed.contains(says), "{name}: {script}: {printed}");
         }
         container.sh("kill -0 $$ && chmod 755 /root").await;
         for of in ["1", "self"] {
@@ -118,8 +118,8 @@ pub(crate) async fn a_call_that_no_rule_names_fails_with_the_default_error(stage
     });
     let pod = stage.pod("default").await;
     let container = sleeper(&pod, "c").await;
-    let said = fails(&container, "mkdir /tmp/d").await;
-    assert!(said.contains("Operation not supported"), "{said}");
+    let printed = fails(&container, "mkdir /tmp/d").await;
+    assert!(printed.contains("Operation not supported"), "{printed}");
     pod.end().await;
 }
 

@@ -90,8 +90,8 @@ async fn contract_c01_addresses_are_ignored_where_they_are_not_switched_on() {
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "a").await;
     plugin.gives(&["192.0.2.7"]);
     let pod = daemon.cri().pod("plain").await;
-    let told = plugin.sees(Event::RunPodSandbox, "plain").await.pod.ips;
-    assert_eq!(addresses(&pod).await, told);
+    let reported = plugin.sees(Event::RunPodSandbox, "plain").await.pod.ips;
+    assert_eq!(addresses(&pod).await, reported);
     let log = daemon.log();
     assert!(
         log.contains("adjust.network.ips in the answer to RunPodSandbox ignored"),
@@ -173,8 +173,8 @@ async fn contract_c01_where_plugins_are_the_network_a_pod_without_an_address_fai
     host_network(&mut host);
     plugin.gives(&[]);
     let host = cri.try_pod(host).await.expect("it has the host's");
-    let told = plugin.sees(Event::RunPodSandbox, "host").await.pod.ips;
-    assert!(told.is_empty(), "{told:?}");
+    let reported = plugin.sees(Event::RunPodSandbox, "host").await.pod.ips;
+    assert!(reported.is_empty(), "{reported:?}");
     host.end().await;
     drop(plugin);
     daemon.leaves_only(&before).await;

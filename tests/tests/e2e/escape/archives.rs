@@ -58,10 +58,10 @@ async fn an_archive_beyond_the_bytes_of_an_image_is_refused_by_the_settings_name
     let file = write(&daemon, "bomb.tar.gz", &bomb(64 << 20));
     let (one, two) = tokio::join!(daemon.import_file(&file), daemon.import_file(&file));
     for done in [one, two] {
-        let said = shown(&done);
+        let printed = shown(&done);
         assert!(
-            !done.status.success() && said.contains("max_image_bytes"),
-            "{said}"
+            !done.status.success() && printed.contains("max_image_bytes"),
+            "{printed}"
         );
     }
     daemon.leaves_only(&before).await;
@@ -79,10 +79,10 @@ async fn an_archive_that_asks_for_much_memory_is_refused_and_others_of_zstd_are_
         let done = daemon
             .import_file(&write(&daemon, "wide.tar.zst", &zstd(&plain, window)))
             .await;
-        let said = shown(&done);
+        let printed = shown(&done);
         assert!(
-            !done.status.success() && said.contains("windows of up to 8 MiB"),
-            "{window}: {said}"
+            !done.status.success() && printed.contains("windows of up to 8 MiB"),
+            "{window}: {printed}"
         );
     }
     daemon.leaves_only(&before).await;

@@ -51,8 +51,8 @@ async fn is_refused(daemon: &Daemon, case: &str, layers: Vec<Layer>, setting: &s
     image.write(&file);
     let done = daemon.import_file(&file).await;
     assert!(!done.status.success(), "{case} was taken");
-    let said = shown(&done);
-    assert!(said.contains(setting), "{case}: {said}");
+    let printed = shown(&done);
+    assert!(printed.contains(setting), "{case}: {printed}");
     daemon.leaves_only(&before).await;
 }
 
@@ -155,10 +155,10 @@ async fn a_sparse_file_of_an_image_stays_sparse_in_its_volume() {
     let container = with_volumes(&daemon, "sparse", layer, &["/data"]).await;
     let container = container.expect("CreateContainer");
     container.start().await.expect("StartContainer");
-    let said = container
+    let printed = container
         .exec(&["stat", "-c", "%s %b", "/data/sparse"])
         .await;
-    let (size, blocks) = said.split_once(' ').expect("two numbers");
+    let (size, blocks) = printed.split_once(' ').expect("two numbers");
     assert_eq!(size, (64 << 20).to_string());
     let on_disk = blocks.parse::<u64>().expect("a number") * 512;
     assert!(on_disk < 1 << 20, "{on_disk} bytes on disk");

@@ -112,9 +112,9 @@ async fn a_container_too_long_for_plugins_is_listed_and_reported_without_its_lon
     let without = format!("container {}: annotations", container.id);
     for event in END {
         let seen = late.sees(event, "p").await;
-        let told = seen.container.expect("a container");
+        let reported = seen.container.expect("a container");
         assert!(
-            told.annotations.is_empty() && !told.args.is_empty(),
+            reported.annotations.is_empty() && !reported.args.is_empty(),
             "{event:?}"
         );
         assert_eq!(seen.left_out.join("; "), without, "{event:?}");

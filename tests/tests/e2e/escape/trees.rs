@@ -141,7 +141,7 @@ fn ticks(process: &Path) -> u64 {
 }
 
 /// Checks and records a cell of the table: the walks over half of the directories and over all.
-fn judge(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
+fn check(walk: &str, shape: Shape, n: usize, readings: [Reading; 2]) {
     let [half, full] = readings;
     let shape = format!("{shape:?}").to_lowercase();
     let growth = half.growth.max(full.growth);
@@ -244,8 +244,8 @@ async fn count_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
         counts.push(meter.read());
         removals.push(removed(daemon, &container).await);
     }
-    judge("count a layer", shape, FULL, [counts[0], counts[1]]);
-    judge("remove a layer", shape, FULL, [removals[0], removals[1]]);
+    check("count a layer", shape, FULL, [counts[0], counts[1]]);
+    check("remove a layer", shape, FULL, [removals[0], removals[1]]);
 }
 
 /// The configuration of a container whose image has a VOLUME `/data-<n>` of this shape.
@@ -291,9 +291,9 @@ async fn fill_and_remove(daemon: &Daemon, pod: &Pod, shape: Shape) {
         }
         removals.push(removed(daemon, &made.expect("CreateContainer")).await);
     }
-    judge("fill a VOLUME", shape, FULL, [fills[0], fills[1]]);
+    check("fill a VOLUME", shape, FULL, [fills[0], fills[1]]);
     if let [half, full] = removals[..] {
-        judge("remove a VOLUME", shape, FULL, [half, full]);
+        check("remove a VOLUME", shape, FULL, [half, full]);
     }
 }
 
@@ -329,7 +329,7 @@ async fn sweep(daemon: &mut Daemon, shape: Shape) {
         ticks: ticks.saturating_sub(idle.1),
         time,
     };
-    judge(
+    check(
         "sweep at the start",
         shape,
         FULL,
@@ -456,8 +456,8 @@ async fn an_image_of_every_shape_is_unpacked_verified_and_removed_without_memory
             emptied_trash(&daemon).await;
             gone.push(meter.read());
         }
-        judge("unpack an image", shape, most, [unpacked[0], unpacked[1]]);
-        judge("verify an image", shape, most, [verified[0], verified[1]]);
-        judge("remove an image", shape, most, [gone[0], gone[1]]);
+        check("unpack an image", shape, most, [unpacked[0], unpacked[1]]);
+        check("verify an image", shape, most, [verified[0], verified[1]]);
+        check("remove an image", shape, most, [gone[0], gone[1]]);
     }
 }

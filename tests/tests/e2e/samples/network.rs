@@ -2,7 +2,7 @@
 
 use cairn_tests::{Daemon, container::Container, pod::host_network};
 
-use super::{annotated, connect, launching, tells};
+use super::{annotated, connect, launching, reports};
 
 const KEY: &str = "netdevice.noderesource.dev";
 
@@ -92,7 +92,7 @@ async fn a_pod_that_cannot_have_an_interface_fails_and_all_are_moved_back() {
     let id = "20-network-device-injector";
     connect(&mut daemon, "network-device-injector", &flags, &[id]).await;
     let cri = daemon.cri();
-    for (n, (value, told)) in [
+    for (n, (value, reported)) in [
         (
             "[{name: eth7, new_name: net0}, {name: nosuch0}]",
             "interface nosuch0",
@@ -109,7 +109,7 @@ async fn a_pod_that_cannot_have_an_interface_fails_and_all_are_moved_back() {
     {
         let config = annotated(&cri, &format!("bad{n}"), &[(KEY, value)]);
         let error = cri.try_pod(config).await.expect_err("a veto");
-        tells(&error, &[id, told]);
+        reports(&error, &[id, reported]);
         assert!(cri.pods().await.is_empty(), "{value}");
         assert!(
             on_host(&daemon, "eth7").await.is_some(),
@@ -125,7 +125,7 @@ async fn a_pod_on_the_hosts_network_cannot_have_an_interface() {
     let mut config = annotated(&cri, "hosted", &[(KEY, "[{name: lo}]")]);
     host_network(&mut config);
     let error = cri.try_pod(config).await.expect_err("a veto");
-    tells(
+    reports(
         &error,
         &[
             "10-network-device-injector",

@@ -48,8 +48,8 @@ async fn paste(daemon: &mut Daemon, line: &str) -> i32 {
     let shell = shell.expect("there is a shell");
     until(&format!("{line:?} works"), || async {
         if let Some(ended) = daemon.yard.ending(shell) {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            assert_eq!(ended.code(), Some(0), "{line:?}: {said}");
+            let printed = fs::read_to_string(&log).unwrap_or_default();
+            assert_eq!(ended.code(), Some(0), "{line:?}: {printed}");
             return Some(());
         }
         (plugins(daemon).await > before).then_some(())

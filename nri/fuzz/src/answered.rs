@@ -35,14 +35,17 @@ pub(super) fn decode<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M
 
 /// One plugin's part in an operation.
 #[derive(Clone)]
-pub(super) struct Said<A> {
+pub(super) struct Answer<A> {
     pub(super) plugin: PluginId,
     pub(super) policy: PluginPolicy,
     pub(super) answer: A,
 }
 
 /// Returns the answers of an input in order; `None` if the fuzzed one cannot be decoded.
-pub(super) fn said<A>(input: &mut Input<'_>, sample: impl FnOnce() -> A) -> Option<Vec<Said<A>>>
+pub(super) fn answers<A>(
+    input: &mut Input<'_>,
+    sample: impl FnOnce() -> A,
+) -> Option<Vec<Answer<A>>>
 where
     A: Message + Default + PartialEq + Clone,
 {
@@ -54,13 +57,13 @@ where
             (input.take(len), Some(input.rest()))
         }
     };
-    let first = Said {
+    let first = Answer {
         plugin: samples::plugin("20-fuzzed"),
         policy: samples::policy(control),
         answer: decode(first)?,
     };
     let other = second.map_or_else(|| Some(sample()), decode)?;
-    let second = |id: &str, answer| Said {
+    let second = |id: &str, answer| Answer {
         plugin: samples::plugin(id),
         policy: PluginPolicy::default(),
         answer,
@@ -73,8 +76,11 @@ where
     })
 }
 
-pub(super) fn masks<A>(said: &[Said<A>]) -> Vec<(&PluginId, FieldMask)> {
-    said.iter().map(|s| (&s.plugin, s.policy.fields)).collect()
+pub(super) fn masks<A>(answers: &[Answer<A>]) -> Vec<(&PluginId, FieldMask)> {
+    answers
+        .iter()
+        .map(|s| (&s.plugin, s.policy.fields))
+        .collect()
 }
 
 /// Exactly the forbidden fields are dropped, and a second call drops none (B-14).
@@ -95,12 +101,12 @@ pub(super) fn cut<A: Restrict + Clone + PartialEq + Debug>(answer: &A, fields: F
 /// Merges all answers. Returns false if one is rejected, for a reason that must fit.
 pub(super) fn take_all<S: Operation>(
     step: &mut S,
-    said: &[Said<<S::Request as HookRequest>::Reply>],
+    answers: &[Answer<<S::Request as HookRequest>::Reply>],
 ) -> bool
 where
     <S::Request as HookRequest>::Reply: Clone,
 {
-    said.iter().all(|s| {
+    answers.iter().all(|s| {
         let taken = step.take(&s.plugin, &s.policy, s.answer.clone());
         match taken {
             Ok(_) => true,

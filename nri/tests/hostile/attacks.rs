@@ -19,7 +19,7 @@ use crate::{
 
 /// The action of a plugin at its first event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Misdeed {
+enum Attack {
     Error,
     Hang,
     Close,
@@ -34,7 +34,7 @@ enum Misdeed {
     NeverReads,
 }
 
-impl Misdeed {
+impl Attack {
     async fn commit(self, mut raw: Raw, event: Got) {
         match self {
             Self::Error => {
@@ -152,11 +152,11 @@ impl Misdeed {
     }
 }
 
-async fn misbehaves(place: &Place, misdeed: Misdeed) -> JoinHandle<()> {
+async fn misbehaves(place: &Place, attack: Attack) -> JoinHandle<()> {
     let mut raw = Raw::connect(place).await;
     tokio::spawn(async move {
         if let Some(event) = raw.first_event("10", "bad", 0x1fff).await {
-            misdeed.commit(raw, event).await;
+            attack.commit(raw, event).await;
         }
     })
 }
@@ -165,8 +165,8 @@ async fn misbehaves(place: &Place, misdeed: Misdeed) -> JoinHandle<()> {
 async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
     let (p, c) = (pod("p"), container("c", "p"));
     let none = LinuxResources::default;
-    let told = |r: Result<nri::Told, nri::Refused>| match r {
-        Ok(told) => (told.deliveries, true),
+    let reported = |r: Result<nri::Notified, nri::Refused>| match r {
+        Ok(reported) => (reported.deliveries, true),
         Err(refused) => (refused.deliveries, false),
     };
     match event {
@@ -174,10 +174,10 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
             Ok(ran) => (ran.deliveries, true),
             Err(refused) => (refused.deliveries, false),
         },
-        Event::UpdatePodSandbox => told(nri.update_pod_sandbox(p, none(), none()).await),
-        Event::PostUpdatePodSandbox => told(Ok(nri.post_update_pod_sandbox(p).await)),
-        Event::StopPodSandbox => told(Ok(nri.stop_pod_sandbox(p).await)),
-        Event::RemovePodSandbox => told(Ok(nri.remove_pod_sandbox(p).await)),
+        Event::UpdatePodSandbox => reported(nri.update_pod_sandbox(p, none(), none()).await),
+        Event::PostUpdatePodSandbox => reported(Ok(nri.post_update_pod_sandbox(p).await)),
+        Event::StopPodSandbox => reported(Ok(nri.stop_pod_sandbox(p).await)),
+        Event::RemovePodSandbox => reported(Ok(nri.remove_pod_sandbox(p).await)),
         Event::CreateContainer => {
             let turn = nri.turn(Event::CreateContainer).await;
             match nri.create_container(&turn, p, c).await {
@@ -185,9 +185,9 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
                 Err(refused) => (refused.deliveries, false),
             }
         }
-        Event::PostCreateContainer => told(Ok(nri.post_create_container(p, c).await)),
-        Event::StartContainer => told(nri.start_container(p, c).await),
-        Event::PostStartContainer => told(Ok(nri.post_start_container(p, c).await)),
+        Event::PostCreateContainer => reported(Ok(nri.post_create_container(p, c).await)),
+        Event::StartContainer => reported(nri.start_container(p, c).await),
+        Event::PostStartContainer => reported(Ok(nri.post_start_container(p, c).await)),
         Event::UpdateContainer => {
             let turn = nri.turn(Event::UpdateContainer).await;
             match nri.update_container(&turn, p, c, none()).await {
@@ -195,12 +195,12 @@ async fn send(nri: &Adaptation, event: Event) -> (Vec<nri::Delivery>, bool) {
                 Err(refused) => (refused.deliveries, false),
             }
         }
-        Event::PostUpdateContainer => told(Ok(nri.post_update_container(p, c).await)),
+        Event::PostUpdateContainer => reported(Ok(nri.post_update_container(p, c).await)),
         Event::StopContainer => {
             let turn = nri.turn(Event::StopContainer).await;
             (nri.stop_container(&turn, p, c).await.deliveries, true)
         }
-        Event::RemoveContainer => told(Ok(nri.remove_container(p, c).await)),
+        Event::RemoveContainer => reported(Ok(nri.remove_container(p, c).await)),
         _ => unreachable!("no test sends it"),
     }
 }
@@ -210,12 +210,12 @@ fn may_veto(event: Event) -> bool {
 }
 
 /// Tests one misdeed at each of the thirteen events.
-async fn at_every_event(misdeed: Misdeed) {
+async fn at_every_event(attack: Attack) {
     for (event, name) in nri::mask::EVENTS.into_iter().take(13) {
         let place = Place::new();
         let nri = place
             .builder()
-            .plugins(misdeed.limits())
+            .plugins(attack.limits())
             .start()
             .await
             .unwrap();
@@ -223,13 +223,13 @@ async fn at_every_event(misdeed: Misdeed) {
         let good = plugin(&place, "20-good", record.handlers());
         let mut good = good;
         let _good = good.start().await.unwrap();
-        let bad = misbehaves(&place, misdeed).await;
+        let bad = misbehaves(&place, attack).await;
         until_active(&nri, "10-bad").await;
         until_active(&nri, "20-good").await;
 
         let begun = Instant::now();
         let (deliveries, passed) = send(&nri, event).await;
-        let case = format!("{misdeed:?} at {name}");
+        let case = format!("{attack:?} at {name}");
         assert!(
             begun.elapsed() < Duration::from_secs(5) * common::patience(),
             "{case} took {:?}",
@@ -240,16 +240,16 @@ async fn at_every_event(misdeed: Misdeed) {
             .find(|d| d.plugin.name == "bad")
             .unwrap()
             .outcome;
-        assert!(misdeed.expects(outcome), "{case}: {outcome:?}");
-        let vetoed = misdeed == Misdeed::Error && may_veto(event);
+        assert!(attack.expects(outcome), "{case}: {outcome:?}");
+        let vetoed = attack == Attack::Error && may_veto(event);
         assert_eq!(passed, !vetoed, "{case}");
-        let told = record
+        let reported = record
             .lines()
             .iter()
             .filter(|line| line.starts_with(name))
             .count();
-        assert_eq!(told, usize::from(!vetoed), "{case}: the next plugin");
-        if misdeed.is_survived() {
+        assert_eq!(reported, usize::from(!vetoed), "{case}: the next plugin");
+        if attack.is_survived() {
             assert_eq!(common::there(&nri).len(), 2, "{case}");
         } else {
             until(&format!("{case}: it is closed"), || {
@@ -275,16 +275,16 @@ async fn at_every_event(misdeed: Misdeed) {
     }
 }
 
-macro_rules! misdeeds {
-    ($($name:ident $misdeed:ident)*) => {
+macro_rules! attacks {
+    ($($name:ident $attack:ident)*) => {
         $(#[tokio::test]
         async fn $name() {
-            at_every_event(Misdeed::$misdeed).await;
+            at_every_event(Attack::$attack).await;
         })*
     };
 }
 
-misdeeds! {
+attacks! {
     a_plugin_that_fails_at_each_event Error
     a_plugin_that_hangs_at_each_event Hang
     a_plugin_that_closes_at_each_event Close
@@ -299,19 +299,19 @@ misdeeds! {
     a_plugin_that_never_reads_at_each_event NeverReads
 }
 
-const MISDEEDS: [Misdeed; 12] = [
-    Misdeed::Error,
-    Misdeed::Hang,
-    Misdeed::Close,
-    Misdeed::Garbage,
-    Misdeed::DataFrame,
-    Misdeed::HalfFrame,
-    Misdeed::HugeFrame,
-    Misdeed::HugeMessage,
-    Misdeed::Flood,
-    Misdeed::SecondRegistration,
-    Misdeed::UnknownStreamThenAnswer,
-    Misdeed::NeverReads,
+const MISDEEDS: [Attack; 12] = [
+    Attack::Error,
+    Attack::Hang,
+    Attack::Close,
+    Attack::Garbage,
+    Attack::DataFrame,
+    Attack::HalfFrame,
+    Attack::HugeFrame,
+    Attack::HugeMessage,
+    Attack::Flood,
+    Attack::SecondRegistration,
+    Attack::UnknownStreamThenAnswer,
+    Attack::NeverReads,
 ];
 
 /// None of these plugins becomes active, and none delays others for longer than its timeouts.
@@ -321,7 +321,7 @@ async fn before_it_is_active(method: &'static str) {
     for bad in settings.values_mut() {
         bad.policy.sync_timeout = bad.policy.request_timeout;
     }
-    for misdeed in MISDEEDS {
+    for attack in MISDEEDS {
         let place = Place::new();
         let nri = place
             .builder()
@@ -344,12 +344,12 @@ async fn before_it_is_active(method: &'static str) {
                 let request = got.request().unwrap();
                 if request.method == method {
                     begin.send(()).unwrap();
-                    return misdeed.commit(raw, got).await;
+                    return attack.commit(raw, got).await;
                 }
                 raw.reply(got.stream, Vec::new()).await;
             }
         });
-        let case = format!("{misdeed:?} at {method}");
+        let case = format!("{attack:?} at {method}");
         begun
             .await
             .unwrap_or_else(|_| panic!("{case}: it is never asked"));
@@ -362,7 +362,7 @@ async fn before_it_is_active(method: &'static str) {
         );
         assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p", "{case}");
         // Two of the misdeeds include a valid answer.
-        let answers = misdeed.is_survived() && misdeed != Misdeed::Error;
+        let answers = attack.is_survived() && attack != Attack::Error;
         until(&format!("{case}: it is rejected"), || {
             let seen = place.seen.plugins.lock().unwrap();
             let end = |e: &PluginEvent| {

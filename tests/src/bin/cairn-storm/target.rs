@@ -6,7 +6,7 @@ use cairn_tests::{look, yard::Yard};
 
 /// Kinds of processes beside the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prey {
+pub(crate) enum Target {
     Monitor,
     Create,
     Unpack,
@@ -27,15 +27,17 @@ impl Process {
         path.rsplit('/').next().unwrap_or(path)
     }
 
-    pub(crate) fn is(&self, prey: Prey) -> bool {
+    pub(crate) fn is(&self, target: Target) -> bool {
         let first = self.args.first().map_or("", String::as_str);
         let second = self.args.get(1).map(String::as_str);
-        match prey {
-            Prey::Monitor => self.program() == "cairn-monitor" && self.keeps().is_some(),
-            Prey::Create => self.program() == "cairn-create",
-            Prey::Unpack => second == Some("unpack"),
-            Prey::Cni => ["bridge", "host-local", "portmap", "loopback"].contains(&self.program()),
-            Prey::Plugin => first.contains("/plugins/"),
+        match target {
+            Target::Monitor => self.program() == "cairn-monitor" && self.keeps().is_some(),
+            Target::Create => self.program() == "cairn-create",
+            Target::Unpack => second == Some("unpack"),
+            Target::Cni => {
+                ["bridge", "host-local", "portmap", "loopback"].contains(&self.program())
+            }
+            Target::Plugin => first.contains("/plugins/"),
         }
     }
 
@@ -78,14 +80,14 @@ mod tests {
     #[test]
     fn a_monitor_tells_whom_it_keeps_and_a_clean_up_keeps_nobody() {
         let monitor = process("/t/state/monitor/bin/cairn-monitor /t/state/containers/ab12");
-        assert!(monitor.is(Prey::Monitor));
+        assert!(monitor.is(Target::Monitor));
         assert_eq!(monitor.keeps(), Some("ab12"));
         let pause = process("/t/state/monitor/bin/cairn-monitor /t/state/pause/p1");
         assert_eq!(pause.keeps(), Some("p1"));
         let cleanup = process("/t/state/monitor/bin/cairn-monitor --cleanup /t/state/pause/p1");
-        assert!(!cleanup.is(Prey::Monitor));
-        assert!(process("/b/cairn unpack --layer x").is(Prey::Unpack));
-        assert!(process("/t/plugins/50-logger").is(Prey::Plugin));
-        assert!(process("/p/bin/host-local").is(Prey::Cni));
+        assert!(!cleanup.is(Target::Monitor));
+        assert!(process("/b/cairn unpack --layer x").is(Target::Unpack));
+        assert!(process("/t/plugins/50-logger").is(Target::Plugin));
+        assert!(process("/p/bin/host-local").is(Target::Cni));
     }
 }

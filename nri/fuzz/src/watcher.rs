@@ -13,7 +13,7 @@ use super::samples;
 pub(super) const FAILS: &str = "fails";
 
 #[derive(Default)]
-pub(super) struct Eyes {
+pub(super) struct Watcher {
     updates: Mutex<Vec<ContainerUpdate>>,
     evictions: Mutex<Vec<(String, String)>>,
     settled: Notify,
@@ -23,7 +23,7 @@ fn take<T: Default>(from: &Mutex<T>) -> T {
     std::mem::take(&mut *from.lock())
 }
 
-impl Eyes {
+impl Watcher {
     /// Takes the updates applied since the last call.
     pub(super) fn take_updates(&self) -> Vec<ContainerUpdate> {
         take(&self.updates)
@@ -40,7 +40,7 @@ impl Eyes {
     }
 }
 
-impl Source for Eyes {
+impl Source for Watcher {
     fn snapshot(&self) -> Snapshot {
         Snapshot {
             pods: vec![samples::pod("earlier")],
@@ -76,7 +76,7 @@ impl Source for Eyes {
     }
 }
 
-impl Observer for Eyes {
+impl Observer for Watcher {
     fn plugin(&self, name: &PluginName<'_>, event: &PluginEvent) {
         let over = matches!(
             event,

@@ -1,7 +1,7 @@
 //! Evaluates a step's deliveries, requests and messages: its results, and broken rules.
 
 use nri::{Code, Delivery, Outcome, PluginEvent, mask::event_name, policy::Class};
-use nri_testing::{Place, Wish, WishKind};
+use nri_testing::{Place, PluginRequest, PluginRequestKind};
 use serde_json::{Value, json};
 
 use super::{Bench, steps::as_json};
@@ -35,9 +35,9 @@ impl Bench {
                 outcome => findings.extend(of_outcome(event, Class::of(delivery.event), outcome)),
             }
         }
-        for wish in self.runtime.take_wishes() {
-            findings.extend(self.of_wish(&wish));
-            self.wished(wish, came);
+        for request in self.runtime.take_requests() {
+            findings.extend(self.of_request(&request));
+            self.requested(request, came);
         }
         for happening in self.runtime.take_happenings() {
             match happening.event {
@@ -123,22 +123,22 @@ impl Bench {
     }
 
     /// Collects a request for another container.
-    fn wished(&self, wish: Wish, came: &mut Came) {
-        let name = self.name_of(&wish.container);
+    fn requested(&self, request: PluginRequest, came: &mut Came) {
+        let name = self.name_of(&request.container);
         let id = ("container_id", Value::from(name.clone()));
-        let (list, entry) = match wish.kind {
-            WishKind::Update(resources) => {
+        let (list, entry) = match request.kind {
+            PluginRequestKind::Update(resources) => {
                 let linux = json!({"resources": bare(&as_json(&resources))});
                 came.updates.push((name.clone(), *resources));
                 ("updates", [id, ("linux", linux)])
             }
-            WishKind::Evict(reason) => {
+            PluginRequestKind::Evict(reason) => {
                 came.evictions.push((name.clone(), reason.clone()));
                 ("evictions", [id, ("reason", reason.into())])
             }
         };
         let entry: Value = entry.into_iter().collect();
-        let by = match (wish.by, self.plugins.as_slice()) {
+        let by = match (request.by, self.plugins.as_slice()) {
             (Some(by), _) => vec![by.to_string()],
             (None, [only]) => vec![only.to_string()],
             (None, _) => Vec::new(),
@@ -158,18 +158,18 @@ impl Bench {
         self.runtime.name_of(id).unwrap_or_else(|| id.to_owned())
     }
 
-    fn of_wish(&self, wish: &Wish) -> Vec<Finding> {
+    fn of_request(&self, request: &PluginRequest) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let name = self.name_of(&wish.container);
-        let deed = match &wish.kind {
-            WishKind::Update(resources) => {
+        let name = self.name_of(&request.container);
+        let deed = match &request.kind {
+            PluginRequestKind::Update(resources) => {
                 let wrong = adjustment::resources_wrong(resources, &self.host);
                 findings.extend(Finding::bad_adjustment(wrong));
                 "an update"
             }
-            WishKind::Evict(_) => "an eviction",
+            PluginRequestKind::Evict(_) => "an eviction",
         };
-        match wish.place {
+        match request.place {
             Place::There => {}
             Place::Stopped => findings.push(Finding::new(
                 Rule::KeptAfterRemove,

@@ -11,17 +11,17 @@ use crate::{
 };
 
 /// Closed plugins that are still listed.
-const MAX_GONE: usize = 16;
+const MAX_REMOVED: usize = 16;
 
 /// A plugin that was closed.
-struct Gone {
+struct Removed {
     info: PluginInfo,
     /// A call that ends because its connection ends is counted after that.
     stats: Arc<Stats>,
     at: Instant,
 }
 
-impl Gone {
+impl Removed {
     fn as_of_now(&self) -> PluginInfo {
         let mut info = self.info.clone();
         self.stats.fill(&mut info);
@@ -36,17 +36,17 @@ impl Gone {
 
 /// Newest last; one per id.
 #[derive(Default)]
-pub(crate) struct GonePlugins(Mutex<VecDeque<Gone>>);
+pub(crate) struct RemovedPlugins(Mutex<VecDeque<Removed>>);
 
-impl GonePlugins {
+impl RemovedPlugins {
     pub(crate) fn remember(&self, info: PluginInfo, stats: Arc<Stats>) {
-        let mut gone = self.0.lock();
-        gone.retain(|was| was.info.id != info.id);
-        if gone.len() >= MAX_GONE {
-            gone.pop_front();
+        let mut removed = self.0.lock();
+        removed.retain(|was| was.info.id != info.id);
+        if removed.len() >= MAX_REMOVED {
+            removed.pop_front();
         }
         let at = Instant::now();
-        gone.push_back(Gone { info, stats, at });
+        removed.push_back(Removed { info, stats, at });
     }
 
     /// Appends them to the connected plugins; an absent expected plugin gets the reason of its end.
