@@ -181,16 +181,17 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     );
     // One image with names of two registries.
     let pause = Layer::default().file("pause", 0o755, &compiled(PAUSE)?);
+    let pause = Image::bare("pause")
+        .layer(pause)
+        .config("Cmd", json!(["/pause"]));
     add(
-        &[
-            "registry.k8s.io/pause:3.9",
-            "k8s.gcr.io/pause:3.9",
-            "registry.k8s.io/pause:3.10.2",
-        ]
-        .map(str::to_owned),
-        Image::bare("pause")
-            .layer(pause)
-            .config("Cmd", json!(["/pause"])),
+        &["registry.k8s.io", "k8s.gcr.io"].map(|host| format!("{host}/pause:3.9")),
+        pause.clone(),
+    );
+    // Another image: a spec counts the names of the first.
+    add(
+        &["registry.k8s.io/pause:3.10.2".to_owned()],
+        pause.layer(marker("3.10.2")),
     );
     for name in [
         "test-image-latest:latest",
