@@ -837,16 +837,15 @@ def swap_is_given_by_share_and_is_in_the_summary():
     run("mkswap", file)
     run("swapon", file)
     try:
-        NODE.configure({"memorySwap": {"swapBehavior": "LimitedSwap"}})
         burstable = sh(FOREVER, resources={"requests": {"memory": "64Mi"}, "limits": {"memory": "128Mi"}})
         guaranteed = sh(FOREVER, resources={"requests": {"memory": "64Mi", "cpu": "100m"}, "limits": {"memory": "64Mi", "cpu": "100m"}})
-        with Pod(burstable) as some, Pod(guaranteed) as none:
+        # Static pods are critical, and get none.
+        with api_server(memorySwap={"swapBehavior": "LimitedSwap"}), ApiPod(burstable) as some, ApiPod(guaranteed) as none:
             some.running(), none.running()
             expect("what a burstable one has", lambda n: n != "max" and 0 < int(n) < 256 << 20, some.exec("cat /sys/fs/cgroup/memory.swap.max"))
             expect("what a guaranteed one has", "0", none.exec("cat /sys/fs/cgroup/memory.swap.max"))
             until(90, "swap in the summary", lambda: summary_of(some)[1]["containers"][0]["swap"]["swapUsageBytes"] >= 0)
     finally:
-        NODE.configure({})
         run("swapoff", file)
         os.unlink(file)
 
