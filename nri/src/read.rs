@@ -111,8 +111,8 @@ impl<'a> Limits<'a> {
             cpu_shares: cpu.and_then(|c| Some(c.shares.as_ref()?.value)),
             cpu_quota: cpu.and_then(|c| Some(c.quota.as_ref()?.value)),
             cpu_period: cpu.and_then(|c| Some(c.period.as_ref()?.value)),
-            cpus: cpu.and_then(|c| answers(&c.cpus)),
-            mems: cpu.and_then(|c| answers(&c.mems)),
+            cpus: cpu.and_then(|c| non_empty(&c.cpus)),
+            mems: cpu.and_then(|c| non_empty(&c.mems)),
             pids: resources.pids.as_ref().map(|pids| pids.limit),
             rdt_class: resources.rdt_class.as_ref().map(|c| c.value.as_str()),
             blockio_class: resources.blockio_class.as_ref().map(|c| c.value.as_str()),
@@ -121,13 +121,13 @@ impl<'a> Limits<'a> {
 }
 
 /// `None` for an empty text.
-fn answers(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
 fn path_of<'a>(namespaces: Option<&'a Vec<LinuxNamespace>>, kind: &str) -> Option<&'a str> {
     let mut all = namespaces?.iter();
-    answers(&all.find(|namespace| namespace.r#type == kind)?.path)
+    non_empty(&all.find(|namespace| namespace.r#type == kind)?.path)
 }
 
 impl ReadPod for PodSandbox {
@@ -153,7 +153,7 @@ impl ReadPod for PodSandbox {
 
     fn cgroup(&self) -> Option<&str> {
         let linux = self.linux.as_ref()?;
-        answers(&linux.cgroups_path).or_else(|| answers(&linux.cgroup_parent))
+        non_empty(&linux.cgroups_path).or_else(|| non_empty(&linux.cgroup_parent))
     }
 
     fn limits(&self) -> Limits<'_> {
@@ -189,7 +189,7 @@ impl ReadContainer for Container {
     }
 
     fn cgroup(&self) -> Option<&str> {
-        answers(&self.linux.as_ref()?.cgroups_path)
+        non_empty(&self.linux.as_ref()?.cgroups_path)
     }
 
     fn limits(&self) -> Limits<'_> {

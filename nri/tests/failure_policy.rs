@@ -218,7 +218,7 @@ async fn at_teardown_a_failure_is_the_result_in_the_end_and_everyone_is_told() {
     }
 }
 
-fn request(fail_request: bool, keep_connected: bool) -> FailurePolicy {
+fn policy(fail_request: bool, keep_connected: bool) -> FailurePolicy {
     FailurePolicy {
         fail_request,
         keep_connected,
@@ -248,10 +248,10 @@ async fn connect(place: &Place, handlers: Handlers) -> Stub {
 #[tokio::test(flavor = "multi_thread")]
 async fn our_stub_tells_the_go_runtime_its_policy() {
     for policy in [
-        request(false, false),
-        request(true, false),
-        request(false, true),
-        request(true, true),
+        policy(false, false),
+        policy(true, false),
+        policy(false, true),
+        policy(true, true),
     ] {
         let place = Place::new();
         let Some(go) = go_runtime(&place, &["-timeout", "1s"]) else {
@@ -281,19 +281,19 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
     // The operator's setting, the plugin's policy, and the result: fails, kept.
     let says = |fail, late| (fail, late);
     for (operator, policy, fails, kept) in [
-        (says(None, None), request(true, true), true, true),
-        (says(None, None), request(false, false), false, false),
-        (says(Some(false), None), request(true, true), false, true),
-        (says(Some(true), None), request(false, false), true, false),
+        (says(None, None), policy(true, true), true, true),
+        (says(None, None), policy(false, false), false, false),
+        (says(Some(false), None), policy(true, true), false, true),
+        (says(Some(true), None), policy(false, false), true, false),
         (
             says(None, Some(OnTimeout::Close)),
-            request(true, true),
+            policy(true, true),
             true,
             false,
         ),
         (
             says(None, Some(OnTimeout::Keep)),
-            request(true, false),
+            policy(true, false),
             true,
             true,
         ),
@@ -324,12 +324,12 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
 async fn a_plugin_that_has_gone_fails_no_request() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
-    let stub = connect(&place, hangs(request(true, false))).await;
+    let stub = connect(&place, hangs(policy(true, false))).await;
     until_active(&nri, "10-go").await;
     nri.run_pod_sandbox(pod("bad")).await.unwrap_err();
     nri.run_pod_sandbox(pod("good")).await.unwrap();
     drop(stub);
-    let again = connect(&place, hangs(request(true, false))).await;
+    let again = connect(&place, hangs(policy(true, false))).await;
     until_active(&nri, "10-go").await;
     drop(again);
     until("it has ended", || common::there(&nri).is_empty()).await;

@@ -223,7 +223,7 @@ fn forty() -> Log {
         log.hook(&subject, "C-04", "CreateContainer", [pinner, quota]);
         if error.is_empty() {
             let why = format!("container {}: not found", id(999));
-            let request = json!({ "kind": "step", "step": "wish_failed", "plugin": "30-quota", "target": id(999), "why": why });
+            let request = json!({ "kind": "step", "step": "request_failed", "plugin": "30-quota", "target": id(999), "why": why });
             log.event(20, &subject, request);
             log.event(
                 20,

@@ -283,7 +283,7 @@ fn resources(resources: &LinuxResources) -> Value {
         }
         rule
     });
-    printed(json!({
+    present(json!({
         "memory": resources.memory.as_ref().map(memory),
         "cpu": resources.cpu.as_ref().map(cpu),
         "pids": resources.pids.map(|p| json!({"limit": p.limit})),
@@ -294,7 +294,7 @@ fn resources(resources: &LinuxResources) -> Value {
 }
 
 fn memory(m: &LinuxMemory) -> Value {
-    printed(json!({
+    present(json!({
         "limit": m.limit.map(|v| v.value),
         "reservation": m.reservation.map(|v| v.value),
         "swap": m.swap.map(|v| v.value),
@@ -307,7 +307,7 @@ fn memory(m: &LinuxMemory) -> Value {
 }
 
 fn cpu(c: &LinuxCpu) -> Value {
-    printed(json!({
+    present(json!({
         "shares": c.shares.map(|v| v.value),
         "quota": c.quota.map(|v| v.value),
         "period": c.period.map(|v| v.value),
@@ -319,7 +319,7 @@ fn cpu(c: &LinuxCpu) -> Value {
 }
 
 /// Removes unset fields of an object.
-fn printed(mut object: Value) -> Value {
+fn present(mut object: Value) -> Value {
     let is_said = |value: &Value| match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),

@@ -131,7 +131,7 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
     .map_err(|e| fail("make its socket")(e.into()))?;
     // Plugins may expect a blocking descriptor; the flag belongs to each end of the pair.
     rustix::io::ioctl_fionbio(&theirs, false).map_err(|e| fail("make its socket")(e.into()))?;
-    let (answers, says) = io::pipe().map_err(fail("make a pipe"))?;
+    let (stderr, says) = io::pipe().map_err(fail("make a pipe"))?;
     // Above the numbers of the plugin's own descriptors.
     let says = rustix::io::fcntl_dupfd_cloexec(&says, PLUGIN_FD + 1);
     let says = says.map_err(|e| fail("make a pipe")(e.into()))?;
@@ -145,27 +145,26 @@ pub(crate) fn launch(found: &Found) -> Result<(Child, UnixStream), TransportErro
         let _ = nix::sys::wait::waitpid(pid, None);
     });
     let child = child.map_err(fail("watch it"))?;
-    let answers =
-        pipe::Receiver::from_owned_fd(answers.into()).map_err(fail("read what it says"))?;
-    rt::spawn(log_lines(found.id.clone(), answers));
+    let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(fail("read what it says"))?;
+    rt::spawn(log_lines(found.id.clone(), stderr));
     Ok((child, stream))
 }
 
 /// Logs a launched plugin's standard error by lines: a limited number per second, each truncated,
 /// and the number of omitted lines. It is read to its end, or the plugin would block.
-async fn log_lines(plugin: PluginId, mut answers: pipe::Receiver) {
+async fn log_lines(plugin: PluginId, mut stderr: pipe::Receiver) {
     let mut line: Vec<u8> = Vec::new();
     let mut piece = [0; 4096];
-    let (mut second, mut notified, mut dropped) = (Instant::now(), 0, 0_u64);
-    let mut reply = |line: &mut Vec<u8>| {
+    let (mut second, mut logged, mut dropped) = (Instant::now(), 0, 0_u64);
+    let mut log = |line: &mut Vec<u8>| {
         if second.elapsed() >= Duration::from_secs(1) {
             if dropped > 0 {
                 tracing::warn!(%plugin, "{dropped} more lines on its standard error");
             }
-            (second, notified, dropped) = (Instant::now(), 0, 0);
+            (second, logged, dropped) = (Instant::now(), 0, 0);
         }
-        if notified < LINES_A_SECOND {
-            notified += 1;
+        if logged < LINES_A_SECOND {
+            logged += 1;
             let text = one_line(&String::from_utf8_lossy(line));
             tracing::info!(%plugin, "says: {text}");
         } else {
@@ -173,17 +172,17 @@ async fn log_lines(plugin: PluginId, mut answers: pipe::Receiver) {
         }
         line.clear();
     };
-    while let Ok(read @ 1..) = answers.read(&mut piece).await {
+    while let Ok(read @ 1..) = stderr.read(&mut piece).await {
         for byte in &piece[..read] {
             match byte {
-                b'\n' => reply(&mut line),
+                b'\n' => log(&mut line),
                 byte if line.len() < LONGEST_LINE => line.push(*byte),
                 _ => {}
             }
         }
     }
     if !line.is_empty() {
-        reply(&mut line);
+        log(&mut line);
     }
 }
 

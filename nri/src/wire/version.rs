@@ -173,9 +173,9 @@ const CRIO: &[([u32; 3], &str)] = &[
 
 /// The NRI version of a runtime, as reported or else by its own version, with or without a leading
 /// `v` (NRI-340, NRI-341). `None` if unknown.
-pub fn runtime_nri_version(answers: &str, runtime: &str, version: &str) -> Option<String> {
-    if !matches!(answers, "" | "(devel)" | "0.0.0-unknown" | "unknown") {
-        return Some(answers.to_owned());
+pub fn runtime_nri_version(declared: &str, runtime: &str, version: &str) -> Option<String> {
+    if !matches!(declared, "" | "(devel)" | "0.0.0-unknown" | "unknown") {
+        return Some(declared.to_owned());
     }
     let table = match runtime {
         "containerd" => CONTAINERD,

@@ -48,7 +48,7 @@
 //! use std::time::Duration;
 //!
 //! use nri::prelude::*;
-//! use nri_testing::{FakeRuntime, WishKind, container, pod};
+//! use nri_testing::{FakeRuntime, PluginRequestKind, container, pod};
 //!
 //! /// Gives each existing container the same shares.
 //! struct Shares;
@@ -73,16 +73,16 @@
 //! runtime.joined(&id, Duration::from_secs(5)).await.expect("it joins");
 //!
 //! let old = runtime.container("old").unwrap().1.id;
-//! let wishes = runtime.take_wishes();
-//! assert_eq!((wishes.len(), &wishes[0].container), (1, &old));
-//! assert!(matches!(&wishes[0].kind, WishKind::Update(r) if r.limits().cpu_shares == Some(512)));
+//! let requests = runtime.take_requests();
+//! assert_eq!((requests.len(), &requests[0].container), (1, &old));
+//! assert!(matches!(&requests[0].kind, PluginRequestKind::Update(r) if r.limits().cpu_shares == Some(512)));
 //!
 //! // Of its own accord: what failed is in the answer.
 //! own.evict(&old, "a test").await.unwrap();
 //! let failed = own.update_containers(vec![update("nobody", false)], Vec::new()).await.unwrap();
 //! assert_eq!(failed[0].container_id, "nobody");
-//! let wishes = runtime.take_wishes();
-//! assert!(matches!(&wishes[0].kind, WishKind::Evict(reason) if reason == "a test"));
+//! let requests = runtime.take_requests();
+//! assert!(matches!(&requests[0].kind, PluginRequestKind::Evict(reason) if reason == "a test"));
 //!
 //! // The plugin reconnects after a Shutdown, five seconds later, and is synchronised again.
 //! runtime.restart().await.unwrap();

@@ -1,7 +1,7 @@
 //! Memory of a [`FakeRuntime`](super::FakeRuntime): its pods and containers, and the effects of
 //! plugins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nri::{
     BoxFuture, Delivery, FailedUpdate, Observer, PluginEvent, PluginId, PluginName, Requester,
@@ -56,6 +56,8 @@ struct Inner {
     containers: BTreeMap<String, Container>,
     /// Names of removed containers, by id.
     removed: BTreeMap<String, String>,
+    /// Ids of containers whose StopContainer plugins have got.
+    stops_sent: BTreeSet<String>,
     requests: Vec<PluginRequest>,
     deliveries: Vec<Delivery>,
     happenings: Vec<Happening>,
@@ -118,6 +120,11 @@ impl Memory {
         }
     }
 
+    /// Plugins have got StopContainer.
+    pub(super) fn stop_was_sent(&self, id: String) {
+        self.0.lock().stops_sent.insert(id);
+    }
+
     pub(super) fn name_of(&self, id: &str) -> Option<String> {
         let inner = self.0.lock();
         let there = inner.containers.values().find(|c| c.id == id);
@@ -143,9 +150,10 @@ impl Memory {
     ) -> bool {
         let mut inner = self.0.lock();
         let removed = inner.removed.contains_key(container);
+        let stop_was_sent = inner.stops_sent.contains(container);
         let named = inner.containers.values_mut().find(|c| c.id == container);
         let place = match named {
-            Some(there) if there.state == ContainerState::ContainerStopped as i32 => Place::Stopped,
+            Some(_) if stop_was_sent => Place::Stopped,
             Some(there) => {
                 if let PluginRequestKind::Update(resources) = &kind {
                     overlay(resources_of(there), (**resources).clone());

@@ -206,14 +206,13 @@ impl FakeRuntime {
 
     /// StartContainer, then PostStartContainer.
     pub async fn start_container(&self, name: &str) -> Result<Notified, Failed> {
-        let (pod, mut container) = self.container(name)?;
-        let reported = self
-            .nri
-            .start_container(pod.clone(), container.clone())
-            .await?;
-        container.state = ContainerState::ContainerRunning as i32;
-        container.pid = 4711;
-        self.memory.put_container(container.clone());
+        let (pod, container) = self.container(name)?;
+        let reported = self.nri.start_container(pod, container).await?;
+        self.memory.change(name, |container| {
+            container.state = ContainerState::ContainerRunning as i32;
+            container.pid = 4711;
+        });
+        let (pod, container) = self.container(name)?;
         self.nri.post_start_container(pod, container).await;
         Ok(reported)
     }
@@ -250,7 +249,9 @@ impl FakeRuntime {
         container.pid = 0;
         self.memory.put_container(container.clone());
         let turn = self.nri.turn(Event::StopContainer).await;
+        let id = container.id.clone();
         let stopped = self.nri.stop_container(&turn, pod, container).await;
+        self.memory.stop_was_sent(id);
         self.apply(&stopped.merged.update, &[], &stopped.merged.askers);
         Ok(stopped)
     }

@@ -53,7 +53,7 @@ pub enum Command {
     Plugins(Ask),
     /// Explain a container, or all of a pod: what CRI asked for, what each plugin changed, what came out.
     Explain(Explain),
-    /// Stop and remove pods or containers; --force skips failing steps and unreadable records.
+    /// Stop and remove pods or containers; --force skips failing steps.
     Rm(Rm),
     /// Print a completion script for a shell.
     Completion { shell: clap_complete::Shell },

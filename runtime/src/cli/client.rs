@@ -59,8 +59,8 @@ pub async fn containers(channel: Channel) -> Result<Vec<cri::Container>, String>
 /// # Errors
 /// One line for the user.
 pub async fn channel(connect: &Connect) -> Result<Channel, String> {
-    let (status_text_of, endpoint) = connect.endpoint();
-    let path = socket_path(status_text_of, &endpoint).map_err(|error| error.to_string())?;
+    let (source, endpoint) = connect.endpoint();
+    let path = socket_path(source, &endpoint).map_err(|error| error.to_string())?;
     Endpoint::from_static("http://localhost")
         .connect_with_connector(tower::service_fn(move |_: Uri| {
             let path = path.clone();

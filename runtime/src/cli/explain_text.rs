@@ -285,7 +285,7 @@ mod tests {
             image: "busybox:1".to_owned(),
         };
         Explanation {
-            schema: 1,
+            schema: 2,
             container: about,
             plugins: vec![
                 answers(

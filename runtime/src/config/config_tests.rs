@@ -11,9 +11,9 @@ fn check(text: &str) -> String {
 
 #[test]
 fn the_printed_default_is_the_default() {
-    let printed = parse(Path::new("default"), DEFAULT_TEXT).expect("parses");
-    assert_eq!(printed, File::default());
-    Config::check(printed).expect("is valid");
+    let parsed = parse(Path::new("default"), DEFAULT_TEXT).expect("parses");
+    assert_eq!(parsed, File::default());
+    Config::check(parsed).expect("is valid");
 }
 
 #[test]
@@ -88,15 +88,15 @@ fn a_bad_value_is_refused_by_key() {
         ("max_volume_bytes", "1"),
         ("progress_timeout", "\"0s\""),
     ] {
-        let printed = check(&format!("[image]\n{key} = {value}"));
-        assert!(printed.contains(&format!("image.{key}: ")), "{printed}");
+        let parsed = check(&format!("[image]\n{key} = {value}"));
+        assert!(parsed.contains(&format!("image.{key}: ")), "{parsed}");
     }
     for bad in [
         "\"http://r.example\" = []",
         "\"r.example\" = [\"login.example/x\"]",
     ] {
-        let printed = check(&format!("[image.token_services]\n{bad}"));
-        assert!(printed.starts_with("image.token_services: "), "{printed}");
+        let parsed = check(&format!("[image.token_services]\n{bad}"));
+        assert!(parsed.starts_with("image.token_services: "), "{parsed}");
     }
     assert!(check("[cgroup]\nparent = \"/a/../b\"").starts_with("cgroup.parent: "));
     assert!(check("[container]\nulimits = [\"nofile\"]").starts_with("container.ulimits: "));

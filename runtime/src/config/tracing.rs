@@ -77,12 +77,12 @@ mod tests {
             "grpc://h:4317",
             "http://user:secret@h:4317",
         ] {
-            let printed = check(bad, 0).expect_err(bad);
-            assert!(printed.starts_with("tracing.endpoint: "), "{printed}");
+            let parsed = check(bad, 0).expect_err(bad);
+            assert!(parsed.starts_with("tracing.endpoint: "), "{parsed}");
         }
-        let printed = check("", 1_000_001).expect_err("too many");
+        let parsed = check("", 1_000_001).expect_err("too many");
         assert_eq!(
-            printed,
+            parsed,
             "tracing.sampling_per_million: 1000001 must be from 0 to 1000000"
         );
     }

@@ -8,7 +8,7 @@ use tonic::Status;
 use crate::image::Progress;
 
 /// Interval of reports.
-const TELL: Duration = Duration::from_secs(1);
+const REPORT: Duration = Duration::from_secs(1);
 
 /// Sends a report per second while progress changes: `word` makes it from the done and the total
 /// work. Ends when the client leaves. A slow reader misses reports, and the work does not wait.
@@ -17,7 +17,7 @@ pub(super) async fn report_progress<T>(
     answers: &mpsc::Sender<Result<T, Status>>,
     word: impl Fn(u64, u64) -> T,
 ) {
-    let mut tick = tokio::time::interval(TELL);
+    let mut tick = tokio::time::interval(REPORT);
     let mut notified = 0;
     loop {
         tokio::select! {

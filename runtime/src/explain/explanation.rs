@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::trace::Values;
 
 /// Version of the JSON form. Fields may be added without raising it.
-pub(super) const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 2;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {

@@ -479,7 +479,7 @@ mod tests {
     fn event(container: &str, what: What) -> Arc<Event> {
         let subject = Subject::pod("p1", "default", "pod").container(container, "web");
         Arc::new(Event {
-            schema: 1,
+            schema: SCHEMA,
             seq: 1,
             wall_ns: 0,
             mono_ns: 0,

@@ -37,6 +37,7 @@ struct Name {
 pub struct Registry {
     inner: RwLock<Inner>,
     held: RwLock<Arc<AllHeld>>,
+    held_removals: tokio::sync::Mutex<()>,
 }
 
 /// The result of reserving a name.
@@ -58,6 +59,11 @@ impl Registry {
     /// The current held objects.
     pub fn held(&self) -> Arc<AllHeld> {
         Arc::clone(&self.held.read())
+    }
+
+    /// Held objects have no driver: one removal at a time.
+    pub(super) async fn held_removals(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.held_removals.lock().await
     }
 
     /// Stops holding a removed object.

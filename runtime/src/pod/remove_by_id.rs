@@ -14,35 +14,31 @@ use super::{
     skips::Skips,
 };
 
-/// RemovePodSandbox, by id or unique prefix.
+/// RemovePodSandbox. An unreadable record is found by its full id.
 ///
 /// # Errors
 /// The step that failed; a second call resumes there.
 pub async fn pod(cx: &Arc<Pods>, id: &str) -> Result<()> {
-    match cx.registry.held().pod(id).cloned() {
-        Some(held) => {
-            let cx = Arc::clone(cx);
-            detached(async move { held_pod(&cx, &held, &Skips::default()).await }).await
-        }
-        None => cx.registry.ask(id, Op::RemovePod).await.map(drop),
+    if !cx.registry.held().pods.contains_key(id) {
+        return cx.registry.ask(id, Op::RemovePod).await.map(drop);
     }
+    let (cx, id) = (Arc::clone(cx), id.to_owned());
+    detached(async move { held_pod(&cx, &id, &Skips::default()).await }).await
 }
 
-/// RemoveContainer, by id or unique prefix.
+/// RemoveContainer. An unreadable record is found by its full id.
 ///
 /// # Errors
 /// As [`pod`].
 pub async fn container(cx: &Arc<Pods>, id: &str) -> Result<()> {
-    match cx.registry.held().container(id).cloned() {
-        Some(held) => {
-            let cx = Arc::clone(cx);
-            detached(async move { held_container(&cx, &held, &Skips::default()).await }).await
-        }
-        None => cx.registry.ask_container(id, Op::Remove).await.map(drop),
+    if !cx.registry.held().containers.contains_key(id) {
+        return cx.registry.ask_container(id, Op::Remove).await.map(drop);
     }
+    let (cx, id) = (Arc::clone(cx), id.to_owned());
+    detached(async move { held_container(&cx, &id, &Skips::default()).await }).await
 }
 
-/// A client that leaves does not cause half a removal.
+/// Continues if the client leaves.
 async fn detached(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     tokio::spawn(work).await.step("remove")?
 }
@@ -54,44 +50,45 @@ async fn detached(work: impl Future<Output = Result<()>> + Send + 'static) -> Re
 /// No object has the id; or the step that failed and must not be skipped.
 pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String>)> {
     let held = cx.registry.held();
-    let skips = Skips::default();
-    if force {
-        skips.demand();
-    }
-    if let Some(pod) = held.pod(id) {
-        held_pod(cx, pod, &skips).await?;
-        return Ok((pod.id.clone(), skips.take()));
-    }
-    if let Some(container) = held.container(id) {
-        held_container(cx, container, &skips).await?;
-        return Ok((container.id.clone(), skips.take()));
-    }
     match cx.registry.pod(id) {
         Ok(pod) => {
             if force {
                 pod.skips.demand();
                 for container in held.containers_of(&pod.id) {
-                    held_container(cx, &container, &pod.skips).await?;
+                    held_container(cx, &container.id, &pod.skips).await?;
                 }
             }
-            Ok((pod.ask(Op::RemovePod).await?, pod.skips.take()))
+            return Ok((pod.ask(Op::RemovePod).await?, pod.skips.take()));
         }
-        Err(error) if error.kind == Kind::NotFound => {
-            let (pod, container) = cx.registry.container(id).map_err(|error| {
-                let text = format!("{id:?}: no sandbox and no container");
-                match error.kind {
-                    Kind::NotFound => Error::new(Kind::NotFound, text),
-                    _ => error,
-                }
-            })?;
+        Err(error) if error.kind == Kind::Invalid => return Err(error),
+        Err(_) => {}
+    }
+    match cx.registry.container(id) {
+        Ok((pod, container)) => {
             if force {
                 container.skips.demand();
             }
             let removed = pod.ask_container(&container.id, Op::Remove).await?;
-            Ok((removed, container.skips.take()))
+            return Ok((removed, container.skips.take()));
         }
-        Err(error) => Err(error),
+        Err(error) if error.kind == Kind::Invalid => return Err(error),
+        Err(_) => {}
     }
+    let skips = Skips::default();
+    if force {
+        skips.demand();
+    }
+    let id = if let Some(pod) = held.pod(id) {
+        held_pod(cx, &pod.id, &skips).await?;
+        &pod.id
+    } else if let Some(container) = held.container(id) {
+        held_container(cx, &container.id, &skips).await?;
+        &container.id
+    } else {
+        let text = format!("{id:?}: no sandbox and no container");
+        return Err(Error::new(Kind::NotFound, text));
+    };
+    Ok((id.clone(), skips.take()))
 }
 
 /// Removes a container without a pod record.
@@ -105,37 +102,66 @@ pub async fn orphan(node: &Node, record: &ContainerRecord) -> Result<()> {
     Ok(())
 }
 
-/// Kills a held container and removes it with its record.
+/// Kills a held container and removes it with its record. Succeeds if it was removed meanwhile.
 ///
 /// # Errors
 /// The step that failed, unless `skips` takes it.
-async fn held_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Result<()> {
-    remnants(&cx.node, &held.id, held.cgroup.as_deref(), skips).await?;
+async fn held_container(cx: &Pods, id: &str, skips: &Skips) -> Result<()> {
+    let _alone = cx.registry.held_removals().await;
+    match cx.registry.held().containers.get(id) {
+        Some(held) => remove_container(cx, held, skips).await,
+        None => Ok(()),
+    }
+}
+
+async fn remove_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Result<()> {
+    let at = |error: Error| error.at(&format!("container {}: remove", held.id));
+    let removed = remnants(&cx.node, &held.id, held.cgroup.as_deref(), skips).await;
+    removed.map_err(at)?;
     cx.node.containers.delete(&held.id)?;
     cx.node.containers.sync().await?;
     cx.registry.release(|all| all.containers.remove(&held.id));
     Ok(())
 }
 
-/// Kills the containers of a held pod and removes all its resources.
+/// Kills the containers of a held pod and removes all its resources. Succeeds if it was removed
+/// meanwhile.
 ///
 /// # Errors
 /// The step that failed, unless `skips` takes it.
-async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
+async fn held_pod(cx: &Pods, id: &str, skips: &Skips) -> Result<()> {
+    let _alone = cx.registry.held_removals().await;
+    match cx.registry.held().pods.get(id) {
+        Some(held) => {
+            let removed = remove_pod(cx, held, skips).await;
+            removed.map_err(|error| error.at(&format!("sandbox {id}: remove")))
+        }
+        None => Ok(()),
+    }
+}
+
+async fn remove_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
     let (id, node) = (&held.id, &cx.node);
-    let mut cgroup = held.cgroup.clone();
-    for container in cx.registry.held().containers_of(id) {
-        let own = container.cgroup.clone();
-        let own = own.or_else(|| recorded_cgroup(node, &container.id));
-        let parent = own.and_then(|path| Some(path.rsplit_once('/')?.0.to_owned()));
-        cgroup = cgroup.or_else(|| Some(format!("{}/{id}", parent?)));
-        // For a repeated removal, which finds no container.
-        cx.registry.release(|all| {
-            if let Some(pod) = all.pods.get_mut(id) {
-                pod.cgroup.clone_from(&cgroup);
-            }
-        });
-        held_container(cx, &container, skips).await?;
+    let containers = cx.registry.held().containers_of(id);
+    let cgroup = held
+        .cgroup
+        .clone()
+        .or_else(|| pod_cgroup(node, id, &containers));
+    // Before anything is removed: a repaired record still finds the pod complete.
+    let found = cgroup.clone().map(drop).ok_or_else(|| {
+        Error::failed(format!(
+            "cgroup: its path is not known: cairn rm --force {id} leaves it"
+        ))
+    });
+    skips.pass("cgroup", found)?;
+    // For a repeated removal, which finds no container.
+    cx.registry.release(|all| {
+        if let Some(pod) = all.pods.get_mut(id) {
+            pod.cgroup.clone_from(&cgroup);
+        }
+    });
+    for container in &containers {
+        remove_container(cx, container, skips).await?;
     }
     let pause = node.dirs.pause(id);
     skips.pass("pause", node.end(&pause).await)?;
@@ -150,11 +176,9 @@ async fn held_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
     let unpinned = node.unpin(id).await;
     skips.pass("namespaces", unpinned.map_err(|error| error.at("unpin")))?;
     skips.pass("files", node.remove_files(id).await)?;
-    let removed = match &cgroup {
-        Some(path) => node.kill_cgroup(path).await,
-        None => Err(Error::failed("its path is not known")),
-    };
-    skips.pass("cgroup", removed)?;
+    if let Some(path) = &cgroup {
+        skips.pass("cgroup", node.kill_cgroup(path).await)?;
+    }
     node.pods.delete(id)?;
     node.pods.sync().await?;
     cx.registry.release(|all| all.pods.remove(id));
@@ -177,6 +201,18 @@ async fn remnants(node: &Node, id: &str, cgroup: Option<&str>, skips: &Skips) ->
     let removed = remove_large_dir(&node.images, &dirs.volumes(id)).await;
     skips.pass("volumes", removed)?;
     node.specs.remove(id).await
+}
+
+/// The pod's cgroup, by those of its pause process or containers.
+fn pod_cgroup(node: &Node, id: &str, containers: &[HeldContainer]) -> Option<String> {
+    let of_container = |container: &HeldContainer| {
+        let own = container.cgroup.clone();
+        let own = own.or_else(|| recorded_cgroup(node, &container.id))?;
+        let (parent, _) = own.rsplit_once('/')?;
+        Some(format!("{parent}/{id}"))
+    };
+    let of_pause = || node.recorded_cgroup(&node.dirs.pause(id));
+    containers.iter().find_map(of_container).or_else(of_pause)
 }
 
 fn recorded_cgroup(node: &Node, container: &str) -> Option<String> {

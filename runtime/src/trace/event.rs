@@ -153,6 +153,7 @@ pub enum Action {
         reason: String,
     },
     /// An eviction in a plugin's answer failed.
+    #[serde(alias = "wish_failed")]
     RequestFailed {
         plugin: String,
         /// Id of the affected container.
@@ -416,7 +417,7 @@ mod tests {
                     container: "c1".to_owned(),
                     why: why(),
                 },
-                r#""wish_failed","target":"c1","why":"why""#,
+                r#""request_failed","target":"c1","why":"why""#,
             ),
             (
                 Life::Rejected { reason: why() },

@@ -145,7 +145,7 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
     let new = pod.create("new", &["true"]).await;
     for (kind, request) in [
         ("update", "update failed"),
-        ("wish_failed", "eviction failed"),
+        ("request_failed", "eviction failed"),
     ] {
         let lines = reported(&daemon, &[&format!("\"{kind}\""), "10-updater", &nobody]).await;
         assert!(

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   recording ─► script ─► Replay ─► runtime (frames) ◄─ tap/ ◄─ the plugin (plugin.rs)
-//!                             │ differ, judge
+//!                             │ differ, check
 //!                             ▼
 //!                           report/
 //! ```

@@ -64,7 +64,7 @@ pub(crate) struct LinkState {
     /// UpdateContainers of the plugin without an answer yet.
     asking: BTreeSet<u32>,
     /// It has answered Shutdown.
-    said_goodbye: bool,
+    sent_goodbye: bool,
 }
 
 impl LinkState {
@@ -176,7 +176,7 @@ impl Seen {
         let longest = self.longest.entry(call.method.clone()).or_default();
         *longest = took.max(*longest);
         match call.method.as_str() {
-            "Shutdown" => link.said_goodbye = true,
+            "Shutdown" => link.sent_goodbye = true,
             "Configure" if response.status.as_ref().is_none_or(|s| s.code == 0) => {
                 let reply = ConfigureResponse::decode(response.payload.as_slice());
                 if reply.is_ok_and(|reply| reply.events == 0) {
@@ -223,7 +223,7 @@ impl Seen {
             self.protocol = Some(if beta { "v1beta1" } else { "v1alpha1" });
             return Fate::Pass(message);
         }
-        if link.said_goodbye {
+        if link.sent_goodbye {
             let what = format!("{} after Shutdown", request.method);
             self.found(Rule::AnswerAfterShutdown, what);
         }

@@ -34,7 +34,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-10.1/stopped-by-cri" "StopContainer once, when CRI stops and removes it" stopped_by_cri;
         Fast "C-10.1/exited-by-itself" "StopContainer once, when it exited by itself and is stopped and removed" exited_by_itself;
         Fast "C-10.1/stopped-by-its-pod" "StopContainer once, when its pod is stopped and removed" stopped_by_its_pod;
-        Fast "C-10.2/an-exit-by-itself" "an exit by itself is reported without any CRI call" told_without_a_call;
+        Fast "C-10.2/an-exit-by-itself" "an exit by itself is reported without any CRI call" reported_without_a_call;
         Fast "C-10.3/before-the-pods-stop" "StopContainer is answered before the pod's StopPodSandbox is sent" before_the_pods_stop;
         Fast "C-10.4/updates-of-others" "updates of other containers in an answer to StopContainer are applied" updates_of_others;
         Fast "C-10.4/the-first-holds" "of two updates that set the same, the first plugin's holds, and the stop succeeds" the_first_holds;
@@ -256,7 +256,7 @@ async fn stopped_by_its_pod(s: &Stage) -> Checked {
     once(&plugin, &pod).await
 }
 
-async fn told_without_a_call(s: &Stage) -> Checked {
+async fn reported_without_a_call(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let pod = s.pod("p").await?;
     pod.start("c", &["sh", "-c", "exit 7"])

@@ -122,7 +122,7 @@ fn hook(path: &Path) -> Hook {
 }
 
 /// Returns the standard input that OCI hooks of these kinds got.
-async fn told_hooks(
+async fn hook_state(
     s: &Stage,
     kinds: &'static [(&'static str, HookKind)],
 ) -> Checked<Vec<serde_json::Value>> {
@@ -155,7 +155,7 @@ async fn told_hooks(
 }
 
 async fn annotations(s: &Stage) -> Checked {
-    let reported = told_hooks(s, &[("createRuntime", HookKind::CreateRuntime)]).await?;
+    let reported = hook_state(s, &[("createRuntime", HookKind::CreateRuntime)]).await?;
     let seen = reported[0]["annotations"]["added"].as_str();
     same(
         "annotation added, in the state that OCI hooks get",
@@ -169,7 +169,7 @@ async fn oci_hooks(s: &Stage) -> Checked {
         ("createRuntime", HookKind::CreateRuntime),
         ("poststart", HookKind::Poststart),
     ];
-    let reported = told_hooks(s, KINDS).await?;
+    let reported = hook_state(s, KINDS).await?;
     for (state, (name, _)) in reported.iter().zip(KINDS) {
         let has_id = state["id"].as_str().is_some_and(|id| !id.is_empty());
         that(

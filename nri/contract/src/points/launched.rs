@@ -69,13 +69,13 @@ pub(super) fn points() -> Vec<Point> {
             id,
             title,
             Cost::Restart,
-            move |stage| async move { told_next(&stage, event, listed, reported).await },
+            move |stage| async move { reported_next(&stage, event, listed, reported).await },
         ));
     }
     points
 }
 
-async fn told_next(s: &Stage, event: Event, listed: &[&str], reported: &[&str]) -> Checked {
+async fn reported_next(s: &Stage, event: Event, listed: &[&str], reported: &[&str]) -> Checked {
     let witness = Witness::of(s).await?;
     let blocker = s.plugin("10", "a").await?;
     let stand = before(s, event).await?;

@@ -24,7 +24,7 @@ pub(super) fn points() -> Vec<Point> {
         Slow "G-10/configure-unanswered" "a plugin that does not answer Configure is closed, and delays no other" configure;
         Fast "G-10/error-at-synchronize" "a plugin that answers Synchronize with an error gets no event" error_at_synchronize;
         Fast "G-10/dies-at-synchronize" "a plugin that dies in Synchronize is left out, and pods run" dies_at_synchronize;
-        Fast "G-10/gets-its-times" "Configure names the runtime and both timeouts" told_its_times;
+        Fast "G-10/gets-its-times" "Configure names the runtime and both timeouts" gets_its_times;
         Fast "G-11/garbage-instead-of-registration" "a connection that sends garbage is closed, and pods run" garbage;
         Fast "G-39/state-change-only" "a plugin of the first generation gets plain events by StateChange, and may answer the others" state_change;
         Fast "G-40/v1beta1" "a plugin that asks for v1beta1 gets every event of a life" v1beta1;
@@ -122,7 +122,7 @@ async fn dies_at_synchronize(s: &Stage) -> Checked {
     pod.ends().await
 }
 
-async fn told_its_times(s: &Stage) -> Checked {
+async fn gets_its_times(s: &Stage) -> Checked {
     let plugin = s.plugin("10", "a").await?;
     let info = plugin.info();
     that(

@@ -17,7 +17,7 @@ use testkit::{
 
 pub(super) fn points() -> Vec<Point> {
     points! {
-        Fast "C-04.4/gets-the-result-and-its-owners" "a validator gets the merged adjustment and the owner of each field" told_the_result;
+        Fast "C-04.4/gets-the-result-and-its-owners" "a validator gets the merged adjustment and the owner of each field" gets_the_result;
         Fast "C-04.4/a-rejection-fails" "a rejection fails the creation, with its reason, and nothing is left" a_rejection_fails;
         Fast "C-04.4/each-rejection-is-reported" "of two validators that reject, both reasons are reported" each_rejection;
         Fast "C-04.4/an-error-rejects" "a validator that answers with an error rejects" an_error_rejects;
@@ -33,7 +33,7 @@ async fn validator(s: &Stage, index: &str, name: &str) -> Checked<Plugin> {
     s.wanted(index, name).events(VALIDATION).join().await
 }
 
-async fn told_the_result(s: &Stage) -> Checked {
+async fn gets_the_result(s: &Stage) -> Checked {
     let adjuster = s.plugin("20", "a").await?;
     let validator = validator(s, "10", "v").await?;
     adjuster.adjusts(|adjust| {

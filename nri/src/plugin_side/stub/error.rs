@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_connection_is_told_with_the_reason_if_there_is_one() {
-        let notified = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
-        assert_eq!(notified(""), "the runtime has ended the connection");
+        let text = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
+        assert_eq!(text(""), "the runtime has ended the connection");
         assert_eq!(
-            notified("runtime-stopping: it was\ntold to"),
+            text("runtime-stopping: it was\ntold to"),
             "the runtime has ended the connection: runtime-stopping: it was told to"
         );
     }

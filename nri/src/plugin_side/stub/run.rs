@@ -68,7 +68,7 @@ impl StubBuilder {
             let pause = match next(&ended, reconnects, backoff) {
                 Next::Again(pause) => pause,
                 over => {
-                    self.reply(&ended, None);
+                    self.report(&ended, None);
                     tracing::info!("{ended}");
                     return match over {
                         Next::Done => Ok(()),
@@ -78,7 +78,7 @@ impl StubBuilder {
             };
             // A spread of an eighth, so that the plugins of a node do not reconnect all at once.
             let pause = pause + pause / 8 * (std::process::id() % 8) / 8;
-            self.reply(&ended, Some(pause));
+            self.report(&ended, Some(pause));
             tracing::warn!("{ended}; connecting again in {pause:?}");
             sleep(pause).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -120,9 +120,9 @@ impl StubBuilder {
         ended
     }
 
-    fn reply(&self, ended: &StubError, again: Option<Duration>) {
-        if let Some(notified) = &self.on_disconnect {
-            notified.0(ended, again);
+    fn report(&self, ended: &StubError, again: Option<Duration>) {
+        if let Some(observer) = &self.on_disconnect {
+            observer.0(ended, again);
         }
     }
 }

@@ -29,14 +29,14 @@ pub(crate) struct Subject {
 
 /// The outcome of a call.
 #[derive(Debug)]
-pub(crate) enum Reported<T> {
+pub(crate) enum Outcome<T> {
     Done(T),
     Refused(Status),
     /// The outcome is unknown.
     Lost,
 }
 
-impl<T> Reported<T> {
+impl<T> Outcome<T> {
     pub(crate) fn done(self) -> Option<T> {
         match self {
             Self::Done(value) => Some(value),
@@ -88,7 +88,7 @@ impl Link {
         subject: &Subject,
         manner: Manner,
         make: impl FnOnce(Cri) -> Fut,
-    ) -> Reported<T>
+    ) -> Outcome<T>
     where
         Fut: Future<Output = Result<T, Status>>,
     {
@@ -98,21 +98,21 @@ impl Link {
         let answer = tokio::time::timeout(patience, make(cri)).await;
         let took = from.elapsed();
         let (end, reported, words) = match answer {
-            Ok(Ok(value)) => (End::Done, Reported::Done(value), "done".to_owned()),
+            Ok(Ok(value)) => (End::Done, Outcome::Done(value), "done".to_owned()),
             Ok(Err(status)) if is_transport(&status) => {
                 let words = format!("lost: {}", status.message());
-                (End::Lost, Reported::Lost, words)
+                (End::Lost, Outcome::Lost, words)
             }
             Ok(Err(status)) => {
                 let words = format!("refused: {:?}: {}", status.code(), status.message());
-                (End::Refused, Reported::Refused(status), words)
+                (End::Refused, Outcome::Refused(status), words)
             }
             Err(_) if manner.leaves_after.is_some() => {
-                (End::Lost, Reported::Lost, "the client left".to_owned())
+                (End::Lost, Outcome::Lost, "the client left".to_owned())
             }
             Err(_) => (
                 End::Lost,
-                Reported::Lost,
+                Outcome::Lost,
                 format!("no answer in {patience:?}"),
             ),
         };
@@ -123,12 +123,12 @@ impl Link {
         }
         self.report.call(op, &subject.name, end, took);
         let fine = match &reported {
-            Reported::Done(_) => true,
-            Reported::Refused(status) => {
+            Outcome::Done(_) => true,
+            Outcome::Refused(status) => {
                 manner.expected == Some(status.code())
                     || self.excuses_refusal(op, subject, from, status)
             }
-            Reported::Lost => manner.leaves_after.is_some() || self.excuses_loss(subject, from),
+            Outcome::Lost => manner.leaves_after.is_some() || self.excuses_loss(subject, from),
         };
         if !fine {
             self.violation(subject, &line);

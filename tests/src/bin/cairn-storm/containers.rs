@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::{
     book::{Container, Pod, Program, Stage, subject},
-    calls::{Link, Manner, Reported},
+    calls::{Link, Manner, Outcome},
     pods::LABEL,
     report::Op,
 };
@@ -81,7 +81,7 @@ pub(crate) async fn create(link: &Link, pod: &Pod, container: &mut Container, ma
     };
     let subject = &container.subject;
     let reported = link.call(Op::CreateContainer, subject, manner, ask).await;
-    if let Reported::Done(id) = reported {
+    if let Outcome::Done(id) = reported {
         container.identify(link, &id);
         container.stage = Stage::Made;
     }
@@ -103,7 +103,7 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
     let ask = async |cri: Cri| cri.client.start_container(&id).await;
     let reported = link.call(Op::StartContainer, subject, manner, ask).await;
     match reported {
-        Reported::Done(()) => {
+        Outcome::Done(()) => {
             if container.start_forgotten(link) {
                 container.ending = None;
             }
@@ -112,9 +112,9 @@ pub(crate) async fn start(link: &Link, container: &mut Container, manner: Manner
                 *reported = Some(Instant::now());
             }
         }
-        Reported::Refused(_) if !again => container.stage = Stage::NotStarted,
+        Outcome::Refused(_) if !again => container.stage = Stage::NotStarted,
         // Its status shows whether it runs or failed to start.
-        Reported::Refused(_) | Reported::Lost => {}
+        Outcome::Refused(_) | Outcome::Lost => {}
     }
 }
 
@@ -160,7 +160,7 @@ pub(crate) async fn check(link: &Link, container: &mut Container) -> Option<Cont
     let ask = async |cri: Cri| cri.client.container_status(&id, false).await;
     let reported = link.call(Op::ContainerStatus, subject, manner, ask).await;
     let status = match &reported {
-        Reported::Done(answer) => answer.status.as_ref(),
+        Outcome::Done(answer) => answer.status.as_ref(),
         _ if reported.refused_as(Code::NotFound) => None,
         _ => return None,
     };

@@ -4,7 +4,7 @@ use cairn_tests::cri;
 
 use crate::{
     book::{Stage, subject},
-    calls::{Link, Manner, Reported, Subject},
+    calls::{Link, Manner, Outcome, Subject},
     registry,
     report::Op,
 };
@@ -75,7 +75,7 @@ pub(crate) async fn check(link: &Link, image: &Image) {
             },
         )
         .await;
-    let Reported::Done(answer) = reported else {
+    let Outcome::Done(answer) = reported else {
         return;
     };
     let there = answer.image.is_some();

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::{
     book::{Pod, Stage, subject},
-    calls::{Link, Manner, Reported},
+    calls::{Link, Manner, Outcome},
     report::Op,
 };
 
@@ -100,7 +100,7 @@ pub(crate) async fn run(link: &Link, pod: &mut Pod, manner: Manner) {
             cri.client.run_pod(config).await
         })
         .await;
-    if let Reported::Done(id) = reported {
+    if let Outcome::Done(id) = reported {
         if pod.id.as_ref().is_some_and(|before| *before != id) {
             let what = format!("it had the id {:?} and became {id}", pod.id);
             link.violation(&pod.subject, &what);
@@ -177,7 +177,7 @@ pub(crate) async fn check(link: &Link, pod: &Pod) {
         })
         .await;
     let seen = match &reported {
-        Reported::Done(answer) => answer.status.as_ref().map(cri::PodSandboxStatus::state),
+        Outcome::Done(answer) => answer.status.as_ref().map(cri::PodSandboxStatus::state),
         _ if reported.refused_as(Code::NotFound) => None,
         _ => return,
     };
