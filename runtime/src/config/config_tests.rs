@@ -20,7 +20,7 @@ fn the_printed_default_is_the_default() {
 fn every_key_of_the_default_is_printed() {
     let keys: toml::Table = toml::from_str(DEFAULT_TEXT).expect("parses");
     for (table, expected) in [
-        ("container", 10),
+        ("container", 6),
         ("network", 11),
         ("nri", 16),
         ("image", 9),
