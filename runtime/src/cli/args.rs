@@ -1,6 +1,6 @@
 //! The command line; `serve_flags.rs` has the flags of `serve`.
 
-use std::path::PathBuf;
+use std::{io::Write as _, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
@@ -311,13 +311,12 @@ pub enum Output {
 impl Output {
     /// Prints one form in one write, so that a reader of the first line cannot end the command.
     pub fn print(self, table: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
-        match self {
-            Self::Table => print!("{}", table()),
-            Self::Json => {
-                let text = format!("{:#}\n", json());
-                print!("{}", safe_json(&text));
-            }
-        }
+        let text = match self {
+            Self::Table => table(),
+            Self::Json => safe_json(&format!("{:#}\n", json())).into_owned(),
+        };
+        // A reader that has left, such as `head`, does not change the result.
+        let _ = std::io::stdout().lock().write_all(text.as_bytes());
     }
 }
 
