@@ -179,12 +179,6 @@ fn errors_time_outs_and_a_lost_connection_are_told_apart_and_break_their_rules()
             "different",
             &["unknown-container"],
         ),
-        (
-            "answer-after-shutdown",
-            "Shutdown",
-            "same",
-            &["answer-after-shutdown"],
-        ),
     ] {
         let run = replay(&bench, &file, rule);
         assert_eq!(run.code, 1, "{rule}: {}", run.text);

@@ -111,6 +111,7 @@ impl Default for Fixture {
             sandbox: sandbox(),
             host: HostFacts {
                 capabilities: u64::MAX,
+                oom_score_adj: -1000,
                 hugetlb: true,
                 swap: true,
                 seccomp: true,
