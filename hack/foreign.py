@@ -246,7 +246,7 @@ def nri(file, runtime, only):
 
 
 def compare(file, runtime, results, complete):
-    """Compares each result with its entries, and each entry with its results: lines to print, and those that fail the run."""
+    """Compares results with entries, and entries with results: lines to print, lines that fail the run, and a summary."""
     deviations, skipped = listed_on(file, "deviation", runtime), listed_on(file, "skipped", runtime)
     states, listed, found, lines, bad = collections.Counter(), [], set(), [], []
     skips = collections.defaultdict(list)
@@ -290,7 +290,8 @@ def run(suite, runtime, only):
     file, start = expected(suite), time.time()
     peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges"}[suite]
     built = (pathlib.Path(os.environ["CAIRN_PEERS"]) / "stamp" / peer).read_text()
-    assert built.startswith(file["version"]), "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built)
+    assert built.startswith(file["version"]), (
+        "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built))
     try:
         names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri}[suite](file, runtime, only)
     finally:
