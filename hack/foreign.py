@@ -215,7 +215,7 @@ def critest(file, runtime, only):
         failed = 0
         for spec in (spec for suite in json.load(open(report)) for spec in suite["SpecReports"] or []):
             name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
-            why = (spec.get("Failure") or {}).get("Message", "").split("\n")[0][:300]
+            why = re.sub(r"\s+", " ", (spec.get("Failure") or {}).get("Message", ""))[:300]
             state = {"passed": "passed", "skipped": "skipped"}.get(spec["State"], "failed")
             if spec["LeafNodeType"] != "It":
                 # Before and after the specs.
