@@ -142,11 +142,12 @@ def hostile(files):
             one = json.loads(line)
             rows.setdefault(one["row"], {})[one["runtime"]] = one
     lines = [
-        f"{date.today()}, Linux {platform.release()}, {os.cpu_count()} cores, one sitting. p50 / p99 in ms (p99, as a multiple of the "
-        "quiet time right before and after); **bold**: more than 1.2 times the quiet p99; *once*: a wait of one request "
-        "timeout, which is not in the p99; pods a second, beside the quiet ones.",
+        f"{date.today()}, Linux {platform.release()}, {os.cpu_count()} cores, one sitting. p50 / p99 in ms (p99, as a "
+        "multiple of the quiet time right before and after); **bold**: more than 1.2 times the quiet p99; *once*: a "
+        "wait of one request timeout, which is not in the p99; pods a second, beside the quiet ones.",
         "",
-        "| while | cairn: RunPodSandbox | CreateContainer | pods/s | containerd v2.4.2: RunPodSandbox | CreateContainer | pods/s |",
+        "| while | cairn: RunPodSandbox | CreateContainer | pods/s "
+        "| containerd v2.4.2: RunPodSandbox | CreateContainer | pods/s |",
         "|---|---|---|---|---|---|---|",
     ]
     for row, by_runtime in rows.items():
