@@ -115,6 +115,14 @@ async fn held_container(cx: &Pods, id: &str, skips: &Skips) -> Result<()> {
 }
 
 async fn remove_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Result<()> {
+    // A held pod may know its cgroup only by its containers.
+    let pod = held.pod.as_deref().unwrap_or_default();
+    let cgroup = pod_cgroup(&cx.node, pod, std::slice::from_ref(held));
+    cx.registry.release(|all| {
+        if let Some(pod) = all.pods.get_mut(pod) {
+            pod.cgroup = pod.cgroup.take().or(cgroup);
+        }
+    });
     let at = |error: Error| error.at(&format!("container {}: remove", held.id));
     let removed = remnants(&cx.node, &held.id, held.cgroup.as_deref(), skips).await;
     removed.map_err(at)?;
@@ -154,14 +162,11 @@ async fn remove_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
         ))
     });
     skips.pass("cgroup", found)?;
-    // For a repeated removal, which finds no container.
-    cx.registry.release(|all| {
-        if let Some(pod) = all.pods.get_mut(id) {
-            pod.cgroup.clone_from(&cgroup);
-        }
-    });
     for container in &containers {
         remove_container(cx, container, skips).await?;
+    }
+    if let Some(path) = &cgroup {
+        skips.pass("cgroup", node.kill_cgroup(path).await)?;
     }
     let pause = node.dirs.pause(id);
     skips.pass("pause", node.end(&pause).await)?;
@@ -176,9 +181,6 @@ async fn remove_pod(cx: &Pods, held: &HeldPod, skips: &Skips) -> Result<()> {
     let unpinned = node.unpin(id).await;
     skips.pass("namespaces", unpinned.map_err(|error| error.at("unpin")))?;
     skips.pass("files", node.remove_files(id).await)?;
-    if let Some(path) = &cgroup {
-        skips.pass("cgroup", node.kill_cgroup(path).await)?;
-    }
     node.pods.delete(id)?;
     node.pods.sync().await?;
     cx.registry.release(|all| all.pods.remove(id));
@@ -191,11 +193,12 @@ async fn remnants(node: &Node, id: &str, cgroup: Option<&str>, skips: &Skips) ->
         .map(str::to_owned)
         .or_else(|| recorded_cgroup(node, id));
     let dirs = &node.dirs;
-    let ended = node.end(&dirs.container(id)).await;
-    skips.pass("processes", ended)?;
+    // Before the directory from which a repeated removal learns the path.
     if let Some(path) = cgroup {
         skips.pass("cgroup", node.kill_cgroup(&path).await)?;
     }
+    let ended = node.end(&dirs.container(id)).await;
+    skips.pass("processes", ended)?;
     let released = node.images.release_rootfs(id).await;
     skips.pass("root file system", released.step("release"))?;
     let removed = remove_large_dir(&node.images, &dirs.volumes(id)).await;

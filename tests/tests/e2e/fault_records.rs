@@ -217,6 +217,34 @@ async fn a_torn_record_of_a_pod_holds_its_network_and_its_containers() {
 }
 
 #[tokio::test]
+async fn a_pod_with_a_torn_record_is_removed_after_its_container_and_without_one() {
+    let mut daemon = Daemon::start().await;
+    daemon.cri().pod("warm-up").await.end().await;
+    let before = daemon.inventory().await;
+    let with = daemon.cri().pod("with").await;
+    let container = with.run("c", &TICKING).await;
+    let without = daemon.cri().pod("without").await;
+    daemon.kill().await;
+    for pod in [&with, &without] {
+        tear(&pod_record(&daemon, &pod.id));
+    }
+    daemon.serve().await;
+    let (with, container) = in_hand(&daemon, &with, &container);
+    container.remove().await.expect("RemoveContainer");
+    with.remove().await.expect("RemovePodSandbox");
+    let without = daemon.cri().pod_by_id(&without.id, "without");
+    // It has no pause process: nothing names its cgroup, and nothing is removed.
+    let refused = without.remove().await.expect_err("its cgroup is unknown");
+    assert!(refused.message().contains("cairn rm --force"), "{refused}");
+    assert_eq!(daemon.cri().pods().await.len(), 1);
+    let gone = daemon.cairn(&["rm", "--force", &without.id]).await;
+    assert!(gone.status.success(), "{}", shown(&gone));
+    assert!(shown(&gone).contains("skipped: cgroup"), "{}", shown(&gone));
+    assert!(daemon.cri().pods().await.is_empty());
+    daemon.leaves_only(&before).await;
+}
+
+#[tokio::test]
 async fn a_torn_record_of_an_attachment_gives_its_address_to_nobody() {
     let mut daemon = Daemon::start().await;
     daemon.cri().pod("warm-up").await.end().await;
