@@ -82,7 +82,13 @@ pub(crate) async fn establish(
         }),
         Err(mut reason) => {
             if let Origin::Launched { found, child } = &origin {
-                if let Some(ended) = child.ended().await {
+                // Only a plugin that closed its connection may be about to end.
+                let is_closed = tokio::select! {
+                    biased;
+                    _ = mux.closed() => true,
+                    () = std::future::ready(()) => false,
+                };
+                if is_closed && let Some(ended) = child.ended().await {
                     reason = format!("{reason}; {ended}");
                 }
                 let pid = Some(child.pid);
