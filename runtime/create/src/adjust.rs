@@ -368,3 +368,48 @@ impl Plan {
         Path::new(STAGE).join(format!("s{}", self.stage.len()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxIdMapping, MountBuilder};
+
+    use super::*;
+
+    fn mount(source: &str, words: &[&str], shifted: bool) -> Mount {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let builder = MountBuilder::default().typ("bind").destination("/x");
+        let builder = builder.source(source).options(words);
+        let ids = vec![LinuxIdMapping::default()];
+        let builder = if shifted {
+            builder.uid_mappings(ids)
+        } else {
+            builder
+        };
+        builder.build().unwrap()
+    }
+
+    #[test]
+    fn a_bind_of_the_hosts_cgroups_is_staged_only_beside_a_mount_with_shifted_owners() {
+        let needs = |mounts: &[Mount]| {
+            let mut spec = Spec::default();
+            spec.set_mounts(Some(mounts.to_vec()));
+            needs_host_mounts(&spec)
+        };
+        let volume = mount("/volume", &["rbind"], true);
+        for source in ["/", "/sys", STAGE, "/sys/fs/cgroup/memory"] {
+            let host = mount(source, &["rbind"], false);
+            assert!(needs(std::slice::from_ref(&host)), "{source}");
+            assert!(!needs(&[host, volume.clone()]), "{source}");
+        }
+        assert!(!needs(&[mount("/sys/kernel", &["rbind"], false)]));
+        assert!(!needs(&[mount("relative", &["rbind"], false)]));
+        for words in [["rbind", "shared"], ["bind", "rshared"]] {
+            assert!(needs(&[mount("/volume", &words, false)]));
+            assert!(needs(&[mount("/volume", &words, true)]));
+        }
+        assert!(!needs(&[
+            mount("/volume", &["idmap"], false),
+            mount("/sys", &["rbind"], false)
+        ]));
+    }
+}
