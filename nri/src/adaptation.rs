@@ -64,14 +64,14 @@ macro_rules! reply {
     ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) by $request:ident;)*) => {
         $($(#[$doc])*
         pub async fn $name(&self, $($field: $arg),*) -> Notified {
-            never_refused(self.notified($request { $($field: Some($field)),* }).await)
+            never_refused(self.sent($request { $($field: Some($field)),* }).await)
         })*
     };
 }
 
 /// `policy.rs` lets no outcome abort a teardown or a notification; the type cannot express that.
-fn never_refused(notified: Result<Notified, Refused>) -> Notified {
-    notified.unwrap_or_else(|refused| Notified {
+fn never_refused(sent: Result<Notified, Refused>) -> Notified {
+    sent.unwrap_or_else(|refused| Notified {
         deliveries: refused.deliveries,
         failed: None,
     })
@@ -109,7 +109,7 @@ impl Adaptation {
         }
     }
 
-    async fn notified<R: HookRequest>(&self, request: R) -> Result<Notified, Refused> {
+    async fn sent<R: HookRequest>(&self, request: R) -> Result<Notified, Refused> {
         let mut step = operation::Plain(request);
         dispatch(&self.shared, &mut step).await
     }
@@ -151,8 +151,7 @@ impl Adaptation {
         container: Container,
     ) -> Result<Notified, Refused> {
         let (pod, container) = (Some(pod), Some(container));
-        self.notified(StartContainerRequest { pod, container })
-            .await
+        self.sent(StartContainerRequest { pod, container }).await
     }
 
     /// The pod's resources are about to change.
@@ -162,7 +161,7 @@ impl Adaptation {
         overhead: LinuxResources,
         resources: LinuxResources,
     ) -> Result<Notified, Refused> {
-        self.notified(UpdatePodSandboxRequest {
+        self.sent(UpdatePodSandboxRequest {
             pod: Some(pod),
             overhead_linux_resources: Some(overhead),
             linux_resources: Some(resources),
@@ -233,11 +232,11 @@ impl Adaptation {
             },
             merge: StopMerge::new(),
         };
-        let notified = never_refused(dispatch(&self.shared, &mut step).await);
+        let sent = never_refused(dispatch(&self.shared, &mut step).await);
         Stopped {
             merged: step.merge.finish(),
-            deliveries: notified.deliveries,
-            failed: notified.failed,
+            deliveries: sent.deliveries,
+            failed: sent.failed,
         }
     }
 

@@ -41,39 +41,26 @@ async fn deliver_to_all<S: Operation>(
     let event = S::Request::EVENT;
     let exempt = shared.settings.is_exempt(step.request());
     let deadline = shared.timeouts().deadline_of(event);
-    let mut notified = Notified::default();
+    let mut sent = Notified::default();
     if policy::needs_required(event) {
         // No plugin is called for an operation that is bound to fail.
         wait_for_required(shared, event, deadline).await;
         let slots = shared.roster.slots();
         let there = |id: &PluginId| slots.iter().any(|slot| slot.id == *id);
-        absent(shared, step.request(), exempt, there, &mut notified)?;
+        absent(shared, step.request(), exempt, there, &mut sent)?;
     }
     let (pod, container) = (pod_id(step.request()), container_id(step.request()));
     let mut dispatch = shared.roster.begin_dispatch(event, pod, container);
     while let Some(slot) = dispatch.next() {
-        let flow = visit(
-            shared,
-            &dispatch,
-            &slot,
-            step,
-            exempt,
-            deadline,
-            &mut notified,
-        )
-        .await;
+        let flow = visit(shared, &dispatch, &slot, step, exempt, deadline, &mut sent).await;
         if let Flow::Abort(reason) = flow {
-            return Err(notified.refused(event, reason));
+            return Err(sent.refused(event, reason));
         }
     }
-    let visited: Vec<_> = notified
-        .deliveries
-        .iter()
-        .map(|d| d.plugin.clone())
-        .collect();
+    let visited: Vec<_> = sent.deliveries.iter().map(|d| d.plugin.clone()).collect();
     let there = |id: &PluginId| visited.contains(id);
-    absent(shared, step.request(), exempt, there, &mut notified)?;
-    Ok(notified)
+    absent(shared, step.request(), exempt, there, &mut sent)?;
+    Ok(sent)
 }
 
 /// Waits for a required plugin that has connected and waits for its cut. Not in the turn, because
@@ -106,7 +93,7 @@ pub(crate) fn absent<R: HookRequest>(
     request: &R,
     exempt: bool,
     there: impl Fn(&PluginId) -> bool,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) -> Result<(), Refused> {
     let named = shared.settings.plugins.iter();
     for (id, settings) in named.filter(|(_, s)| s.policy.required || s.policy.must_run) {
@@ -114,17 +101,9 @@ pub(crate) fn absent<R: HookRequest>(
             continue;
         }
         let (who, carried) = (Who::absent(id), Carried::default());
-        let flow = conclude(
-            shared,
-            who,
-            request,
-            Outcome::Absent,
-            carried,
-            exempt,
-            notified,
-        );
+        let flow = conclude(shared, who, request, Outcome::Absent, carried, exempt, sent);
         if let Flow::Abort(reason) = flow {
-            return Err(notified.refused(R::EVENT, reason));
+            return Err(sent.refused(R::EVENT, reason));
         }
     }
     Ok(())
@@ -138,31 +117,23 @@ async fn visit<S: Operation>(
     step: &mut S,
     exempt: bool,
     deadline: Option<Instant>,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) -> Flow {
     let event = S::Request::EVENT;
     if slot.session().is_some() && !slot.events().has(event) {
-        return not_subscribed(shared, slot, step.request(), notified);
+        return not_subscribed(shared, slot, step.request(), sent);
     }
     if let Some(session) = slot.joining() {
         if needs_no_answer(event) {
             dispatch.leaves(slot);
-            send_later(shared, slot, &session, step.request().clone(), notified);
+            send_later(shared, slot, &session, step.request().clone(), sent);
             return Flow::Proceed;
         }
         // The caller waited for it before it took the turn.
         if (holds_turn(event) || !session.is_waited_for()) && pass_by(shared, slot, &session) {
             let (who, carried) = (Who::absent(&slot.id), Carried::default());
             let outcome = Outcome::Joining;
-            return conclude(
-                shared,
-                who,
-                step.request(),
-                outcome,
-                carried,
-                exempt,
-                notified,
-            );
+            return conclude(shared, who, step.request(), outcome, carried, exempt, sent);
         }
     }
     let Some(lane) = until(deadline, slot.take_place().wait()).await else {
@@ -170,22 +141,14 @@ async fn visit<S: Operation>(
         // busy.
         let (who, carried) = (Who::absent(&slot.id), Carried::default());
         let outcome = Outcome::Cancelled;
-        return conclude(
-            shared,
-            who,
-            step.request(),
-            outcome,
-            carried,
-            true,
-            notified,
-        );
+        return conclude(shared, who, step.request(), outcome, carried, true, sent);
     };
     let mut lane = Held::from(lane);
     let mut session = dispatch.asks(slot, event);
     if let Some(session) = &session
         && (!session.events().has(event) || is_undone_at(session, step.request()))
     {
-        return not_subscribed(shared, slot, step.request(), notified);
+        return not_subscribed(shared, slot, step.request(), sent);
     }
     if let Some(must_run) = session.as_ref().filter(|s| s.settings.policy.must_run) {
         Box::pin(kept::send_before(
@@ -236,15 +199,7 @@ async fn visit<S: Operation>(
         took: begun.elapsed(),
         contents,
     };
-    conclude(
-        shared,
-        who,
-        step.request(),
-        outcome,
-        carried,
-        exempt,
-        notified,
-    )
+    conclude(shared, who, step.request(), outcome, carried, exempt, sent)
 }
 
 /// Whether the event concerns a container whose creation the plugin undoes. While its answer is
@@ -271,7 +226,7 @@ fn not_subscribed<R: HookRequest>(
     shared: &Shared,
     slot: &Slot,
     request: &R,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) -> Flow {
     if R::EVENT == Event::RemoveContainer
         && let Some(session) = slot.session()
@@ -285,7 +240,7 @@ fn not_subscribed<R: HookRequest>(
         Carried::default(),
     );
     shared.notices.delivered(&skipped);
-    notified.deliveries.push(skipped);
+    sent.deliveries.push(skipped);
     Flow::Proceed
 }
 
@@ -324,7 +279,7 @@ fn send_later<R: HookRequest>(
     slot: &Arc<Slot>,
     session: &Arc<Session>,
     request: R,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) {
     let Some(queued) = slot.queue() else {
         let reason = CloseReason::SynchronizeFailed.because("too many events waited for it");
@@ -333,28 +288,20 @@ fn send_later<R: HookRequest>(
     };
     let waits = delivery(&request, &slot.id, Outcome::Joining, Carried::default());
     shared.notices.delivered(&waits);
-    notified.deliveries.push(waits);
+    sent.deliveries.push(waits);
     let place = slot.take_place();
     let (shared, slot) = (shared.clone(), slot.clone());
     rt::spawn(async move {
         let _queued = queued;
-        let notified = &mut Notified::default();
+        let sent = &mut Notified::default();
         let mut lane = Held::from(place.wait().await);
         let Some(session) = slot.active() else {
             let (who, carried) = (Who::absent(&slot.id), Carried::default());
-            conclude(
-                &shared,
-                who,
-                &request,
-                Outcome::Absent,
-                carried,
-                true,
-                notified,
-            );
+            conclude(&shared, who, &request, Outcome::Absent, carried, true, sent);
             return;
         };
         if !session.selects(&request) {
-            not_subscribed(&shared, &slot, &request, notified);
+            not_subscribed(&shared, &slot, &request, sent);
             return;
         }
         if session.settings.policy.must_run {
@@ -380,6 +327,6 @@ fn send_later<R: HookRequest>(
             took: begun.elapsed(),
             contents,
         };
-        conclude(&shared, who, &request, outcome, carried, true, notified);
+        conclude(&shared, who, &request, outcome, carried, true, sent);
     });
 }

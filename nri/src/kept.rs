@@ -111,14 +111,6 @@ async fn send<R: HookRequest>(
         took: begun.elapsed(),
         contents,
     };
-    let notified = &mut Notified::default();
-    conclude(
-        shared,
-        who,
-        request,
-        called.outcome,
-        carried,
-        true,
-        notified,
-    );
+    let sent = &mut Notified::default();
+    conclude(shared, who, request, called.outcome, carried, true, sent);
 }

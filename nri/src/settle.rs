@@ -74,7 +74,7 @@ pub(crate) fn conclude<R: HookRequest>(
     outcome: Outcome,
     carried: Carried,
     exempt: bool,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) -> Flow {
     let Who { plugin, session } = who;
     let settings = session.map_or_else(
@@ -90,7 +90,7 @@ pub(crate) fn conclude<R: HookRequest>(
     };
     let verdict = policy::decide(case, &outcome);
     let delivery = delivery(request, plugin, outcome, carried);
-    settle(shared, session, request, delivery, verdict, notified)
+    settle(shared, session, request, delivery, verdict, sent)
 }
 
 /// Applies a verdict, and notifies the observer.
@@ -100,7 +100,7 @@ fn settle<R: HookRequest>(
     request: &R,
     delivery: Delivery,
     verdict: Verdict,
-    notified: &mut Notified,
+    sent: &mut Notified,
 ) -> Flow {
     if let Some(session) = session {
         if delivery.outcome != Outcome::Skipped {
@@ -123,8 +123,8 @@ fn settle<R: HookRequest>(
     keep_or_forget(shared, who, request, &delivery.outcome, verdict.journal);
     shared.notices.called(event_name(delivery.event), &delivery);
     shared.notices.delivered(&delivery);
-    notified.deliveries.push(delivery);
-    notified.failed = notified.failed.take().or(verdict.failed);
+    sent.deliveries.push(delivery);
+    sent.failed = sent.failed.take().or(verdict.failed);
     verdict.flow
 }
 

@@ -62,11 +62,11 @@ pub(crate) async fn validate(
     }
     let request = Arc::new(validate::request(merged, &parts));
     let exempt = shared.settings.is_exempt(&*request);
-    let mut notified = Notified {
+    let mut sent = Notified {
         deliveries: std::mem::take(deliveries),
         failed: None,
     };
-    absent(shared, &*request, exempt, there, &mut notified)?;
+    absent(shared, &*request, exempt, there, &mut sent)?;
     let asked: Vec<_> = validators
         .into_iter()
         .map(|(slot, was_in)| {
@@ -85,15 +85,15 @@ pub(crate) async fn validate(
     for (slot, one) in asked {
         match one.await {
             Ok((answer, more)) => {
-                notified.deliveries.extend(more);
+                sent.deliveries.extend(more);
                 answers.extend(answer);
             }
             Err(e) => answers.push((slot.id.clone(), Err(format!("asking it failed: {e}")))),
         }
     }
     validate::verdict(answers)
-        .map_err(|rejected| notified.refused(Event::CreateContainer, rejected.to_string()))?;
-    *deliveries = notified.deliveries;
+        .map_err(|rejected| sent.refused(Event::CreateContainer, rejected.to_string()))?;
+    *deliveries = sent.deliveries;
     Ok(())
 }
 
@@ -142,16 +142,8 @@ async fn ask_validator(
         took: begun.elapsed(),
         ..Carried::default()
     };
-    let mut notified = Notified::default();
-    let flow = conclude(
-        &shared,
-        who,
-        &*request,
-        outcome,
-        carried,
-        exempt,
-        &mut notified,
-    );
+    let mut sent = Notified::default();
+    let flow = conclude(&shared, who, &*request, outcome, carried, exempt, &mut sent);
     let answer = match (reply, flow) {
         (Some(mut reply), _) => {
             reply.reason = one_line(&reply.reason);
@@ -160,5 +152,5 @@ async fn ask_validator(
         (None, Flow::Abort(reason)) => Some(Err(reason)),
         (None, Flow::Proceed) => None,
     };
-    (answer.map(|a| (slot.id.clone(), a)), notified.deliveries)
+    (answer.map(|a| (slot.id.clone(), a)), sent.deliveries)
 }

@@ -114,5 +114,5 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
     let mut notified: Vec<_> = lines.filter(|l| l.starts_with("StartContainer")).collect();
     notified.sort();
     notified.dedup();
-    assert_eq!(notified.len(), CALLS, "some were lost or told twice");
+    assert_eq!(notified.len(), CALLS, "some were lost or answered twice");
 }
