@@ -145,7 +145,7 @@ def containerd(file, runtime, only):
     names = subprocess.run([*command, "-test.list=."], env=env, capture_output=True, text=True, check=True).stdout.split()
     names = [name for name in names if name.startswith("Test")]
     excluded = [name for entry in file["not_run"] for name in entry["tests"]]
-    bad = ["STALE: there is no test %s" % name for name in [*excluded, *file["restarts"]] if name not in names]
+    bad = ["STALE: no test is called %s" % name for name in [*excluded, *file["restarts"]] if name not in names]
     names = [name for name in names if name not in excluded]
 
     def go_test(path, log):

@@ -46,7 +46,7 @@ test = TABLE.test
 
 
 @test()
-def the_node_is_ready_and_its_runtime_is_told():
+def the_node_is_ready_and_names_its_runtime():
     info = get("node", "node")["status"]["nodeInfo"]
     expect("the runtime", True, info["containerRuntimeVersion"].startswith(f"{NODE.runtime.name}://"))
     seen = kubectl("get", "nodes", "-o", "wide", "--no-headers").split()

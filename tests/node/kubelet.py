@@ -350,7 +350,7 @@ def a_pod_that_succeeds_is_not_started_again():
 
 
 @test()
-def out_of_memory_is_told_by_its_name():
+def out_of_memory_is_reported_by_its_name():
     with Pod(sh("sleep 1; exec tail /dev/zero", resources={"limits": {"memory": "32Mi"}}), restartPolicy="Never") as pod:
         until(90, "it ended", lambda: "terminated" in pod.status().get("state", {}))
         end = pod.status()["state"]["terminated"]
@@ -722,14 +722,14 @@ def dead_containers_and_their_logs_are_collected():
 
 
 @test()
-def an_image_that_is_not_there_is_told_as_such():
+def a_missing_image_is_reported_as_such():
     with Pod({"name": "c", "image": "registry.k8s.io/e2e-test-images/none:1", "command": ["true"]}) as pod:
         until(60, "ErrImagePull or its back-off", lambda: pod.status()["state"].get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff"))
         expect("the message names the image", True, "none:1" in pod.status()["state"]["waiting"]["message"])
 
 
 @test()
-def a_program_that_is_not_there_is_told_as_such():
+def a_missing_program_is_reported_as_such():
     with Pod({"name": "c", "image": IMAGE, "command": ["/no/such/program"]}) as pod:
         def told():
             state = pod.status()

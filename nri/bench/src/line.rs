@@ -41,7 +41,7 @@ fn below(name: &str, value: &Value, of_map: bool) -> String {
         Value::Object(fields) if fields.is_empty() => "{}".to_owned(),
         Value::Object(fields) => {
             let keys_are_data = !of_map && is_map(name);
-            // An element of a list has no name, and is no wrapper.
+            // A list element has no name and is not a wrapper.
             let is_wrapper = !keys_are_data && !name.is_empty() && fields.len() == 1;
             if let (true, Some(bare)) = (is_wrapper, fields.get("value")) {
                 return below("", bare, false);

@@ -92,7 +92,7 @@ async fn reported_next(s: &Stage, event: Event, listed: &[&str], reported: &[&st
     )?;
     that(
         life.events == reported,
-        format!("then it is told {reported:?}"),
+        format!("then it gets {reported:?}"),
         format!("{:?}", life.events),
     )?;
     if life.listed == BOTH {
