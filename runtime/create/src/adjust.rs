@@ -371,21 +371,17 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::{LinuxIdMapping, MountBuilder};
+    use oci_spec::runtime::LinuxIdMapping;
 
     use super::*;
 
     fn mount(source: &str, words: &[&str], shifted: bool) -> Mount {
-        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        let builder = MountBuilder::default().typ("bind").destination("/x");
-        let builder = builder.source(source).options(words);
-        let ids = vec![LinuxIdMapping::default()];
-        let builder = if shifted {
-            builder.uid_mappings(ids)
-        } else {
-            builder
-        };
-        builder.build().unwrap()
+        let mut mount = Mount::default();
+        mount.set_typ(Some("bind".to_owned()));
+        mount.set_source(Some(source.into()));
+        mount.set_options(Some(words.iter().map(|word| (*word).to_owned()).collect()));
+        mount.set_uid_mappings(shifted.then(|| vec![LinuxIdMapping::default()]));
+        mount
     }
 
     #[test]
