@@ -84,7 +84,6 @@ async fn interrupt() {
 fn report(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error == client::READER_LEFT => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cairn: {error}");
             ExitCode::FAILURE

@@ -1,11 +1,11 @@
 //! The command line; `serve_flags.rs` has the flags of `serve`.
 
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 
-use super::{serve_flags::Serve, text::safe_json};
+use super::{serve_flags::Serve, standard_output, text::safe_json};
 
 /// The daemon's endpoint, unless the user names another.
 const DEFAULT_CONNECT: &str = "unix:///run/cairn/cairn.sock";
@@ -315,8 +315,8 @@ impl Output {
             Self::Table => table(),
             Self::Json => safe_json(&format!("{:#}\n", json())).into_owned(),
         };
-        // A reader that has left, such as `head`, does not change the result.
-        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        // A failed write does not change the result of the command.
+        let _ = standard_output::write(&text);
     }
 }
 

@@ -1,10 +1,7 @@
 //! The commands that use a running daemon by `cairn.v1`, and shared parts: connections, the list of
 //! containers.
 
-use std::{
-    io::{ErrorKind, IsTerminal as _, Write as _},
-    path::Path,
-};
+use std::{io::IsTerminal as _, ops::ControlFlow, path::Path};
 
 use hyper_util::rt::TokioIo;
 use proto_cairn::v1::{
@@ -23,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
     args::{self, Ask, Connect, Output, Rm, Timeline},
-    explain_text, plugin_table,
+    explain_text, plugin_table, standard_output,
     text::safe_json,
     timeline, timeline_page, whole_file,
 };
@@ -149,10 +146,6 @@ pub fn terminal() -> (usize, bool) {
     (columns, color)
 }
 
-/// The error of a command whose output has no reader any more. It ends the command without a
-/// message.
-pub const READER_LEFT: &str = "";
-
 /// `cairn explain CONTAINER`.
 ///
 /// # Errors
@@ -170,11 +163,11 @@ pub async fn explain(arguments: args::Explain) -> Result<(), String> {
         Output::Table => {
             let (width, color) = terminal();
             let text = explain_text::text(&explained, width, color, arguments.full);
-            put(&text)
+            standard_output::write(&text).map(drop)
         }
         Output::Json => {
             let text = serde_json::to_string_pretty(&explained).unwrap_or(json);
-            put(&format!("{}\n", safe_json(&text)))
+            standard_output::write(&format!("{}\n", safe_json(&text))).map(drop)
         }
     }
 }
@@ -188,16 +181,17 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
     let mut drawn = timeline::Timeline::new(width, color);
     let mut kept: Vec<trace::Event> = Vec::new();
     let (json, follow) = (arguments.json, arguments.follow);
-    let mut take = |line: &str| -> Result<(), String> {
+    let mut take = |line: &str| -> Result<ControlFlow<()>, String> {
         if json {
-            return put(&format!("{}\n", safe_json(line)));
+            return standard_output::write(&format!("{}\n", safe_json(line)));
         }
-        let event = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let event = serde_json::from_str(line)
+            .map_err(|error| format!("the daemon sent an event that cannot be read: {error}"))?;
         if follow {
-            return put(&drawn.line(&event));
+            return standard_output::write(&drawn.line(&event));
         }
         kept.push(event);
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     };
     let pod = arguments.pod.unwrap_or_default();
     match &arguments.from {
@@ -208,34 +202,23 @@ pub async fn timeline(arguments: Timeline) -> Result<(), String> {
             let mut events = answer.map_err(status_text)?.into_inner();
             while let Some(event) = events.next().await {
                 let line = event.map_err(status_text)?.json;
-                take(&line).map_err(|error| match error.as_str() {
-                    READER_LEFT => error,
-                    _ => format!("the daemon sent an event that cannot be read: {error}"),
-                })?;
+                if take(&line)?.is_break() {
+                    return Ok(());
+                }
             }
         }
     }
     match &arguments.html {
         Some(file) => whole_file::write(file, &timeline_page::page(&timeline_page::chart(&kept))),
-        None => put(&timeline::render(&kept, width, color)),
+        None => standard_output::write(&timeline::render(&kept, width, color)).map(drop),
     }
-}
-
-/// Writes to standard output. A reader that has left, such as `head`, is the error [`READER_LEFT`].
-fn put(text: &str) -> Result<(), String> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => READER_LEFT.to_owned(),
-        _ => format!("standard output: {error}"),
-    })
 }
 
 /// Passes on the lines of a file that are events of this pod.
 fn timeline_from(
     file: &Path,
     pod: &str,
-    mut take: impl FnMut(&str) -> Result<(), String>,
+    mut take: impl FnMut(&str) -> Result<ControlFlow<()>, String>,
 ) -> Result<(), String> {
     let name = file.display();
     let text = if file == Path::new("-") {
@@ -251,7 +234,9 @@ fn timeline_from(
             .map_err(|error| format!("{name}, line {}: not an event: {error}", at + 1))?;
         if filter.matches(&event) {
             found |= event.missing() == 0;
-            take(line)?;
+            if take(line)?.is_break() {
+                return Ok(());
+            }
         }
     }
     if found {

@@ -241,6 +241,9 @@ async fn a_pod_with_a_torn_record_is_removed_after_its_container_and_without_one
     assert!(gone.status.success(), "{}", shown(&gone));
     assert!(shown(&gone).contains("skipped: cgroup"), "{}", shown(&gone));
     assert!(daemon.cri().pods().await.is_empty());
+    // What was named as skipped, and nothing else, is left.
+    let left = look::remove_cgroup(daemon.cgroup_parent());
+    assert!(left.is_empty(), "{left:?}");
     daemon.leaves_only(&before).await;
 }
 

@@ -1,9 +1,12 @@
 //! `cairn timeline --html` of a running daemon.
 
-use std::fs;
+use std::{
+    fs, io,
+    process::{Command, Stdio},
+};
 
 use cairn_tests::{
-    Daemon,
+    Daemon, bins,
     output::{shown, stdout},
     plugin::{Behavior, Plugin},
 };
@@ -96,4 +99,23 @@ async fn a_page_that_cannot_be_had_leaves_the_one_that_was_there() {
         .cairn(&["timeline", "--follow", "--html", &name])
         .await;
     assert!(!output.status.success(), "{}", shown(&output));
+}
+
+#[test]
+fn a_timeline_whose_reader_has_left_ends_without_an_error() {
+    let dir = tempfile::TempDir::with_prefix(cairn_tests::daemon::PREFIX).expect("a directory");
+    let log = dir.path().join("log");
+    let event = r#"{"schema":1,"seq":1,"wall_ns":1,"mono_ns":1,"pod":"p1","kind":"step","step":"namespaces"}"#;
+    fs::write(&log, format!("{event}\n").repeat(2)).expect("the log");
+    for form in [&["timeline", "--json"][..], &["timeline"]] {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let mut cairn = Command::new(bins::cairn());
+        cairn.args(form).arg("--from").arg(&log).stdout(writer);
+        let output = cairn.stderr(Stdio::piped()).output().expect("cairn runs");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{form:?}: {output:?}"
+        );
+    }
 }
