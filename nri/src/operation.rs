@@ -19,8 +19,8 @@ use crate::{
     },
     observe::Delivery,
     owners::PluginId,
-    permit::Restrict,
-    policy::{OnDenied, Outcome, PluginPolicy},
+    permit::Sets,
+    policy::{Outcome, PluginPolicy},
     shorten::LeftOut,
     wire::event::HookRequest,
 };
@@ -141,25 +141,15 @@ impl<R: HookRequest> Operation for Plain<R> {
     }
 }
 
-fn permit<A: Restrict>(
-    plugin: &PluginId,
-    policy: &PluginPolicy,
-    answer: &mut A,
-) -> Result<(), Outcome> {
+fn permit(policy: &PluginPolicy, answer: &impl Sets) -> Result<(), Outcome> {
     if policy.fields == FieldMask::ALL {
         return Ok(());
     }
-    let denied = answer.restrict(policy.fields);
+    let denied = answer.sets() - policy.fields;
     if denied.is_empty() {
         return Ok(());
     }
-    match policy.on_denied {
-        OnDenied::Fail => Err(Outcome::Denied(format!("it may not change {denied}"))),
-        OnDenied::Drop => {
-            tracing::warn!(%plugin, %denied, "dropped what the plugin may not change");
-            Ok(())
-        }
-    }
+    Err(Outcome::Denied(format!("it may not change {denied}")))
 }
 
 /// RunPodSandbox and its addresses.
@@ -180,7 +170,7 @@ impl Operation for Run {
         &mut self,
         plugin: &PluginId,
         policy: &PluginPolicy,
-        mut reply: RunPodSandboxResponse,
+        reply: RunPodSandboxResponse,
     ) -> Result<AnswerContents, Outcome> {
         if merge::asked(&reply).is_empty() {
             return Ok(AnswerContents::default());
@@ -190,7 +180,7 @@ impl Operation for Run {
             tracing::warn!(%plugin, "adjust.network.ips in the answer to RunPodSandbox ignored: not switched on");
             return Ok(AnswerContents::default());
         }
-        permit(plugin, policy, &mut reply)?;
+        permit(policy, &reply)?;
         let given = self.merge.apply(plugin, reply);
         let given = given.map_err(|e| e.outcome())?;
         Ok(AnswerContents {
@@ -212,9 +202,9 @@ impl Operation for CreateMerge {
         &mut self,
         plugin: &PluginId,
         policy: &PluginPolicy,
-        mut reply: CreateContainerResponse,
+        reply: CreateContainerResponse,
     ) -> Result<AnswerContents, Outcome> {
-        permit(plugin, policy, &mut reply)?;
+        permit(policy, &reply)?;
         let mut contents = AnswerContents {
             adjusted: reply.adjust.is_some(),
             updates: reply.update.len(),
@@ -250,9 +240,9 @@ impl Operation for UpdateMerge {
         &mut self,
         plugin: &PluginId,
         policy: &PluginPolicy,
-        mut reply: UpdateContainerResponse,
+        reply: UpdateContainerResponse,
     ) -> Result<AnswerContents, Outcome> {
-        permit(plugin, policy, &mut reply)?;
+        permit(policy, &reply)?;
         let contents = AnswerContents {
             updates: reply.update.len(),
             evictions: reply.evict.len(),
@@ -280,9 +270,9 @@ impl Operation for Stop {
         &mut self,
         plugin: &PluginId,
         policy: &PluginPolicy,
-        mut reply: StopContainerResponse,
+        reply: StopContainerResponse,
     ) -> Result<AnswerContents, Outcome> {
-        permit(plugin, policy, &mut reply)?;
+        permit(policy, &reply)?;
         let contents = AnswerContents {
             updates: reply.update.len(),
             ..AnswerContents::default()
@@ -294,7 +284,7 @@ impl Operation for Stop {
     }
 }
 
-/// Reduces unsolicited updates to the plugin's permissions; the rest is returned as failed.
+/// Unsolicited updates that the plugin may make, and the others, which fail.
 pub fn permitted_updates(
     plugin: &PluginId,
     policy: &PluginPolicy,
@@ -302,13 +292,12 @@ pub fn permitted_updates(
 ) -> (Vec<ContainerUpdate>, Vec<ContainerUpdate>) {
     let mut failed = Vec::new();
     let mut granted = Vec::new();
-    for mut update in updates {
-        let asked = update.clone();
-        match permit(plugin, policy, &mut update) {
+    for update in updates {
+        match permit(policy, &update) {
             Ok(()) => granted.push(update),
             Err(denied) => {
-                tracing::warn!(%plugin, container = asked.container_id, ?denied, "refused an update");
-                failed.push(asked);
+                tracing::warn!(%plugin, container = update.container_id, ?denied, "refused an update");
+                failed.push(update);
             }
         }
     }

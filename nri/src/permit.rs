@@ -1,5 +1,5 @@
-//! Permitted fields of one plugin: finds, and on request drops, all others (NRI-1400, B-14). Runs
-//! on an answer before the merge.
+//! The permission to set a field (NRI-1400): which fields an answer sets, of any message that a plugin
+//! answers with. Checked before the merge.
 //!
 //! Pure: no I/O, no clock. Device rules of a cgroup have no field of their own and count as
 //! `Devices`. The patterns name every field without `..`, so that a field added to the wire cannot
@@ -16,89 +16,79 @@ use crate::{
     mask::FieldMask,
 };
 
-/// An answer that can be reduced to the permitted fields.
-pub trait Restrict {
-    /// Drops all fields outside `permitted` and returns them. An answer that must fail instead
-    /// fails if the result is not empty.
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask;
+/// An answer, or a part of one.
+pub trait Sets {
+    /// The fields that it sets. A field at its default is unset.
+    fn sets(&self) -> FieldMask;
 }
 
-impl Restrict for RunPodSandboxResponse {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for RunPodSandboxResponse {
+    fn sets(&self) -> FieldMask {
         let Self { adjust } = self;
         let Some(PodSandboxAdjustment { network }) = adjust else {
             return FieldMask::NONE;
         };
-        let Some(PodSandboxNetwork { ips }) = network else {
-            return FieldMask::NONE;
-        };
-        if ips.is_empty() || permitted.may_give_ips() {
-            return FieldMask::NONE;
+        match network {
+            Some(PodSandboxNetwork { ips }) if !ips.is_empty() => FieldMask::POD_IPS,
+            _ => FieldMask::NONE,
         }
-        ips.clear();
-        FieldMask::POD_IPS
     }
 }
 
-impl Restrict for CreateContainerResponse {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for CreateContainerResponse {
+    fn sets(&self) -> FieldMask {
         let Self {
             adjust,
             update,
             evict,
         } = self;
-        adjust.restrict(permitted) | update.restrict(permitted) | evict.restrict(permitted)
+        adjust.sets() | update.sets() | evict.sets()
     }
 }
 
-impl Restrict for UpdateContainerResponse {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for UpdateContainerResponse {
+    fn sets(&self) -> FieldMask {
         let Self { update, evict } = self;
-        update.restrict(permitted) | evict.restrict(permitted)
+        update.sets() | evict.sets()
     }
 }
 
-impl Restrict for StopContainerResponse {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        self.update.restrict(permitted)
+impl Sets for StopContainerResponse {
+    fn sets(&self) -> FieldMask {
+        let Self { update } = self;
+        update.sets()
     }
 }
 
-impl<T: Restrict> Restrict for Option<T> {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        self.as_mut()
-            .map_or(FieldMask::NONE, |inner| inner.restrict(permitted))
+impl<T: Sets> Sets for Option<T> {
+    fn sets(&self) -> FieldMask {
+        self.as_ref().map_or(FieldMask::NONE, Sets::sets)
     }
 }
 
-impl<T: Restrict> Restrict for Vec<T> {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let denied = self.iter_mut().map(|item| item.restrict(permitted));
-        denied.fold(FieldMask::NONE, |all, one| all | one)
+impl<T: Sets> Sets for Vec<T> {
+    fn sets(&self) -> FieldMask {
+        let each = self.iter().map(Sets::sets);
+        each.fold(FieldMask::NONE, |all, one| all | one)
     }
 }
 
-impl Restrict for ContainerUpdate {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let linux = self.linux.as_mut();
-        linux
-            .and_then(|linux| linux.resources.as_mut())
-            .map_or(FieldMask::NONE, |r| r.restrict(permitted))
+impl Sets for ContainerUpdate {
+    fn sets(&self) -> FieldMask {
+        let linux = self.linux.as_ref();
+        let resources = linux.and_then(|linux| linux.resources.as_ref());
+        resources.map_or(FieldMask::NONE, Sets::sets)
     }
 }
 
-impl Restrict for Vec<ContainerEviction> {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        if self.is_empty() || permitted.may_evict() {
-            return FieldMask::NONE;
-        }
-        self.clear();
+impl Sets for ContainerEviction {
+    fn sets(&self) -> FieldMask {
         FieldMask::EVICT
     }
 }
 
-impl Restrict for ContainerAdjustment {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for ContainerAdjustment {
+    fn sets(&self) -> FieldMask {
         let Self {
             annotations,
             mounts,
@@ -109,23 +99,21 @@ impl Restrict for ContainerAdjustment {
             cdi_devices,
             args,
         } = self;
-        let mut cut = Cut::new(permitted);
-        cut.field(Field::Annotations, annotations);
-        cut.field(Field::Mounts, mounts);
-        cut.field(Field::Env, env);
-        if *hooks == Some(Hooks::default()) {
-            *hooks = None;
-        }
-        cut.field(Field::OciHooks, hooks);
-        cut.field(Field::Rlimits, rlimits);
-        cut.field(Field::CdiDevices, cdi_devices);
-        cut.field(Field::Args, args);
-        cut.denied | linux.restrict(permitted)
+        let mut found = Found::default();
+        found.field(Field::Annotations, annotations);
+        found.field(Field::Mounts, mounts);
+        found.field(Field::Env, env);
+        let hooks = hooks.as_ref().filter(|hooks| **hooks != Hooks::default());
+        found.field(Field::OciHooks, &hooks);
+        found.field(Field::Rlimits, rlimits);
+        found.field(Field::CdiDevices, cdi_devices);
+        found.field(Field::Args, args);
+        found.0 | linux.sets()
     }
 }
 
-impl Restrict for LinuxContainerAdjustment {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for LinuxContainerAdjustment {
+    fn sets(&self) -> FieldMask {
         let Self {
             devices,
             resources,
@@ -140,79 +128,71 @@ impl Restrict for LinuxContainerAdjustment {
             rdt,
             memory_policy,
         } = self;
-        let mut cut = Cut::new(permitted);
-        cut.field(Field::Devices, devices);
-        cut.field(Field::CgroupsPath, cgroups_path);
-        cut.field(Field::OomScoreAdj, oom_score_adj);
-        cut.field(Field::IoPriority, io_priority);
-        cut.field(Field::SeccompPolicy, seccomp_policy);
-        cut.field(Field::Namespace, namespaces);
-        cut.field(Field::Sysctl, sysctl);
-        cut.field(Field::LinuxNetDevices, net_devices);
-        cut.field(Field::LinuxSched, scheduler);
-        cut.field(Field::MemoryPolicy, memory_policy);
-        cut.denied | resources.restrict(permitted) | rdt.restrict(permitted)
+        let mut found = Found::default();
+        found.field(Field::Devices, devices);
+        found.field(Field::CgroupsPath, cgroups_path);
+        found.field(Field::OomScoreAdj, oom_score_adj);
+        found.field(Field::IoPriority, io_priority);
+        found.field(Field::SeccompPolicy, seccomp_policy);
+        found.field(Field::Namespace, namespaces);
+        found.field(Field::Sysctl, sysctl);
+        found.field(Field::LinuxNetDevices, net_devices);
+        found.field(Field::LinuxSched, scheduler);
+        found.field(Field::MemoryPolicy, memory_policy);
+        found.0 | resources.sets() | rdt.sets()
     }
 }
 
-impl Restrict for LinuxRdt {
-    /// `remove` clears all three fields, so it needs the right to all three.
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
+impl Sets for LinuxRdt {
+    /// `remove` clears all three fields, so it needs the permission for all three.
+    fn sets(&self) -> FieldMask {
         let Self {
             clos_id,
             schemata,
             enable_monitoring,
             remove,
         } = self;
-        let mut cut = Cut::new(permitted);
-        cut.field(Field::RdtClosId, clos_id);
-        cut.field(Field::RdtSchemata, schemata);
-        cut.field(Field::RdtEnableMonitoring, enable_monitoring);
-        let missing = FieldMask::RDT - permitted;
-        if *remove && !missing.is_empty() {
-            *remove = false;
-            cut.denied = cut.denied | missing;
+        if *remove {
+            return FieldMask::RDT;
         }
-        cut.denied
+        let mut found = Found::default();
+        found.field(Field::RdtClosId, clos_id);
+        found.field(Field::RdtSchemata, schemata);
+        found.field(Field::RdtEnableMonitoring, enable_monitoring);
+        found.0
     }
 }
 
-impl Restrict for LinuxResources {
-    fn restrict(&mut self, permitted: FieldMask) -> FieldMask {
-        let mut cut = Cut::new(permitted);
-        fields::visit(self, &mut LinuxResources::default(), &mut cut);
-        cut.field(Field::HugepageLimits, &mut self.hugepage_limits);
-        cut.field(Field::CgroupsUnified, &mut self.unified);
-        cut.field(Field::Devices, &mut self.devices);
-        cut.denied
+impl Sets for LinuxResources {
+    fn sets(&self) -> FieldMask {
+        let mut found = Found::default();
+        fields::visit(&mut self.clone(), &mut Self::default(), &mut found);
+        found.field(Field::HugepageLimits, &self.hugepage_limits);
+        found.field(Field::CgroupsUnified, &self.unified);
+        found.field(Field::Devices, &self.devices);
+        found.0
     }
 }
 
-/// Clears fields that are not permitted, and records them.
-struct Cut {
-    permitted: FieldMask,
-    denied: FieldMask,
+/// The fields found so far.
+struct Found(FieldMask);
+
+impl Default for Found {
+    fn default() -> Self {
+        Self(FieldMask::NONE)
+    }
 }
 
-impl Cut {
-    fn new(permitted: FieldMask) -> Self {
-        Self {
-            permitted,
-            denied: FieldMask::NONE,
-        }
-    }
-
-    /// A field at its default is unset, so it needs no permission.
-    fn field<T: Default + PartialEq>(&mut self, field: Field, value: &mut T) {
-        if !self.permitted.has(field) && *value != T::default() {
-            *value = T::default();
-            self.denied = self.denied | FieldMask::of(field);
+impl Found {
+    fn field<T: Default + PartialEq>(&mut self, field: Field, value: &T) {
+        if *value != T::default() {
+            self.0 = self.0 | FieldMask::of(field);
         }
     }
 }
 
-impl Visitor for Cut {
+impl Visitor for Found {
     fn field<T: Default + PartialEq>(&mut self, field: Field, value: &mut T, _: &mut T) {
-        Cut::field(self, field, value);
+        Self::field(self, field, value);
     }
 }

@@ -135,16 +135,6 @@ impl OnTimeout {
     }
 }
 
-/// Treatment of an adjustment outside the permitted fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDenied {
-    /// The operation fails, naming plugin and field.
-    #[default]
-    Fail,
-    /// Fields without permission are dropped and logged.
-    Drop,
-}
-
 /// Policy for one plugin. The default is Go's behaviour and the plugin's own requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginPolicy {
@@ -165,9 +155,8 @@ pub struct PluginPolicy {
     pub sync_timeout: Option<Duration>,
     /// Events it can get, of those it subscribes to.
     pub events: EventMask,
-    /// Fields it may adjust or update.
+    /// Fields it may adjust or update. The operation fails at another, and names it.
     pub fields: FieldMask,
-    pub on_denied: OnDenied,
 }
 
 impl Default for PluginPolicy {
@@ -182,7 +171,6 @@ impl Default for PluginPolicy {
             sync_timeout: None,
             events: EventMask::ALL,
             fields: FieldMask::ALL,
-            on_denied: OnDenied::Fail,
         }
     }
 }

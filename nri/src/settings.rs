@@ -12,7 +12,7 @@ use crate::{
     identity::PeerRule,
     mask::{EventMask, FieldMask},
     owners::PluginId,
-    policy::{Class, OnDenied, OnTimeout, PluginPolicy},
+    policy::{Class, OnTimeout, PluginPolicy},
     wire::event::HookRequest,
 };
 
@@ -56,7 +56,6 @@ pub struct PluginSettings {
 /// fail_request = true        # no answer fails the operation; without: as the plugin says, else not
 /// events = "pod,CreateContainer"
 /// fields = "Annotations,Env,resources"
-/// on_denied = "drop"         # or "fail"
 /// restart = "on-failure"     # or "no"; launched plugins only
 /// uid = 1000                 # only a process of this user may connect under this id
 /// program = "/opt/example"   # only a process that runs this file; needs Linux 6.5
@@ -78,8 +77,6 @@ pub struct PluginConfig {
     pub events: Option<EventMask>,
     #[serde(deserialize_with = "parsed")]
     pub fields: Option<FieldMask>,
-    #[serde(deserialize_with = "on_denied")]
-    pub on_denied: OnDenied,
     #[serde(deserialize_with = "restart")]
     pub restart: Restart,
     pub uid: Option<u32>,
@@ -99,7 +96,6 @@ impl From<PluginConfig> for PluginSettings {
             sync_timeout: config.sync_timeout,
             events: config.events.unwrap_or(default.events),
             fields: config.fields.unwrap_or(default.fields),
-            on_denied: config.on_denied,
         };
         Self {
             policy,
@@ -128,13 +124,6 @@ fn word<'de, D: Deserializer<'de>, T: Copy>(
 fn on_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OnTimeout>, D::Error> {
     let all = [OnTimeout::Close, OnTimeout::Skip, OnTimeout::Keep];
     word(deserializer, &all.map(|one| (one.as_str(), one))).map(Some)
-}
-
-fn on_denied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnDenied, D::Error> {
-    word(
-        deserializer,
-        &[("fail", OnDenied::Fail), ("drop", OnDenied::Drop)],
-    )
 }
 
 fn restart<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Restart, D::Error> {
@@ -327,7 +316,7 @@ mod tests {
         let settings = read(
             r#"{"required": true, "must_run": true, "request_timeout": "5s", "sync_timeout": "1m",
                 "on_timeout": "skip", "breaker": 7, "fail_request": true, "events": "pod, CreateContainer",
-                "fields": "Env,resources", "on_denied": "drop", "restart": "on-failure",
+                "fields": "Env,resources", "restart": "on-failure",
                 "uid": 7, "program": "/opt/x"}"#,
         );
         let expected = PluginSettings {
@@ -341,7 +330,6 @@ mod tests {
                 sync_timeout: Some(Duration::from_secs(60)),
                 events: "pod,CreateContainer".parse().unwrap(),
                 fields: "Env,resources".parse().unwrap(),
-                on_denied: OnDenied::Drop,
             },
             restart: Restart::OnFailure,
             peer: PeerRule {

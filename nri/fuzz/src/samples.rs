@@ -5,7 +5,7 @@ use nri::{
     EventMask, PluginId,
     adjust::{Adjust, HookKind, SetResources, update},
     mask::FieldMask,
-    policy::{OnDenied, OnTimeout, PluginPolicy},
+    policy::{OnTimeout, PluginPolicy},
     proto::*,
 };
 
@@ -226,11 +226,6 @@ pub(super) fn policy(control: u8) -> PluginPolicy {
     ];
     PluginPolicy {
         fields: fields[usize::from(control & 7)],
-        on_denied: if control & 8 == 0 {
-            OnDenied::Drop
-        } else {
-            OnDenied::Fail
-        },
         ..PluginPolicy::default()
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use nri::{
-    Adaptation, Context, Handlers, Outcome, Plugin, PluginId, PluginSettings, Result,
-    policy::OnDenied, proto::*,
+    Adaptation, Context, Handlers, Outcome, Plugin, PluginId, PluginSettings, Result, proto::*,
 };
 
 use crate::common::{Place, pod};
@@ -87,20 +86,12 @@ async fn a_text_that_is_no_address_vetoes_the_pod_by_its_name() {
 
 #[tokio::test]
 async fn the_right_to_give_addresses_can_be_withheld() {
-    for (on_denied, fails) in [(OnDenied::Fail, true), (OnDenied::Drop, false)] {
-        let mut may = PluginSettings::default();
-        may.policy.fields = "Env,Evict".parse().unwrap();
-        may.policy.on_denied = on_denied;
-        let nri = runtime(true, &[("10-a", Gives(&["192.0.2.7"]))], &may).await;
-        match nri.run_pod_sandbox(pod("p")).await {
-            Err(refused) => {
-                assert!(fails, "{refused}");
-                assert!(refused.to_string().contains("PodIps"), "{refused}");
-            }
-            Ok(ran) => assert!(!fails && ran.ips.is_empty()),
-        }
-        may.policy.fields = "PodIps".parse().unwrap();
-        let nri = runtime(true, &[("10-a", Gives(&["192.0.2.7"]))], &may).await;
-        assert_eq!(nri.run_pod_sandbox(pod("p")).await.unwrap().ips.len(), 1);
-    }
+    let mut may = PluginSettings::default();
+    may.policy.fields = "Env,Evict".parse().unwrap();
+    let nri = runtime(true, &[("10-a", Gives(&["192.0.2.7"]))], &may).await;
+    let refused = nri.run_pod_sandbox(pod("p")).await.unwrap_err();
+    assert!(refused.to_string().contains("PodIps"), "{refused}");
+    may.policy.fields = "PodIps".parse().unwrap();
+    let nri = runtime(true, &[("10-a", Gives(&["192.0.2.7"]))], &may).await;
+    assert_eq!(nri.run_pod_sandbox(pod("p")).await.unwrap().ips.len(), 1);
 }

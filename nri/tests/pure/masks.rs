@@ -1,11 +1,11 @@
-//! Event masks (NRI-310, NRI-400, NRI-401), field masks, and the restriction of answers to them.
+//! Event masks (NRI-310, NRI-400, NRI-401), field masks, and the fields that an answer sets.
 
 use nri::{
-    adjust::{Adjust, SetResources, Strip},
+    adjust::{Adjust, SetResources},
     mask::{BadMask, EventMask, FieldMask},
     merge::CreateMerge,
     owners::{BadPluginId, ContainerOwners, Owner, Owners, PluginId},
-    permit::Restrict,
+    permit::Sets,
 };
 use proto_nri::{
     ContainerAdjustment, ContainerEviction, CreateContainerRequest, CreateContainerResponse, Event,
@@ -145,16 +145,7 @@ fn those_that_removed_a_field_did_not_set_it() {
 }
 
 #[test]
-fn an_answer_within_its_permission_is_left_as_it_is() {
-    let mut answer = adjust(|a| a.add_env("A", "1").memory_limit(5).remove_rdt());
-    let before = answer.clone();
-    let permitted = "env,memory,rdt".parse().expect("three names");
-    assert_eq!(answer.restrict(permitted), FieldMask::NONE);
-    assert_eq!(answer, before);
-}
-
-#[test]
-fn what_is_not_permitted_is_named_and_dropped() {
+fn an_answer_sets_its_fields_and_no_others() {
     let mut answer = adjust(|a| {
         a.add_env("A", "1")
             .add_device(device("/dev/x", 1))
@@ -162,51 +153,25 @@ fn what_is_not_permitted_is_named_and_dropped() {
         a.memory_limit(5).cpu_shares(2).remove_rdt()
     });
     answer.evict.push(ContainerEviction::default());
-    let permitted = "env,MemLimit,RdtClosID".parse().expect("three names");
-    let denied = answer.restrict(permitted);
     assert_eq!(
-        denied.to_string(),
-        "Devices,CPUShares,OomScoreAdj,RdtSchemata,RdtEnableMonitoring,Evict"
+        answer.sets().to_string(),
+        "Devices,Env,MemLimit,CPUShares,OomScoreAdj,RdtClosID,RdtSchemata,RdtEnableMonitoring,Evict"
     );
-    let expected = adjust(|a| a.add_env("A", "1").memory_limit(5));
-    let left = answer.adjust.and_then(Strip::strip);
-    assert_eq!(left, expected.adjust);
-    assert_eq!(answer.evict, []);
 }
 
 #[test]
-fn updates_of_any_answer_are_cut_and_named() {
-    let updates = || {
-        ["a", "b"].map(|id| {
-            let mut update = nri::adjust::update(id.to_owned(), false);
-            update.memory_limit(5).cpu_shares(2);
-            update
-        })
-    };
-    let permitted = || "MemLimit".parse().expect("a name");
-    let left = |updates: &[proto_nri::ContainerUpdate]| {
-        updates.iter().all(|update| {
-            let linux = update.linux.as_ref().expect("some are left");
-            let resources = linux.resources.as_ref().expect("some are left");
-            resources.memory.is_some()
-                && resources
-                    .cpu
-                    .as_ref()
-                    .is_none_or(|cpu| cpu.shares.is_none())
-        })
-    };
-    let mut at_update = UpdateContainerResponse {
-        update: updates().into(),
+fn updates_of_any_answer_set_the_fields_of_all_of_them() {
+    let mut memory = nri::adjust::update("a".to_owned(), false);
+    memory.memory_limit(5);
+    let mut cpu = nri::adjust::update("b".to_owned(), false);
+    cpu.cpu_shares(2);
+    let at_update = UpdateContainerResponse {
+        update: vec![memory, cpu.clone()],
         evict: vec![ContainerEviction::default()],
     };
-    let denied = at_update.restrict(permitted());
-    assert_eq!(denied.to_string(), "CPUShares,Evict");
-    assert!(left(&at_update.update) && at_update.evict.is_empty());
-    let mut at_stop = StopContainerResponse {
-        update: updates().into(),
-    };
-    assert_eq!(at_stop.restrict(permitted()).to_string(), "CPUShares");
-    assert!(left(&at_stop.update));
+    assert_eq!(at_update.sets().to_string(), "MemLimit,CPUShares,Evict");
+    let at_stop = StopContainerResponse { update: vec![cpu] };
+    assert_eq!(at_stop.sets().to_string(), "CPUShares");
 }
 
 #[test]
@@ -221,7 +186,7 @@ fn what_a_plugin_set_is_named_by_field_and_key() {
 }
 
 #[test]
-fn addresses_of_a_pod_need_a_permission_of_their_own() {
+fn addresses_of_a_pod_are_a_field_of_their_own() {
     let network = |ips: &[&str]| RunPodSandboxResponse {
         adjust: Some(PodSandboxAdjustment {
             network: Some(PodSandboxNetwork {
@@ -229,25 +194,15 @@ fn addresses_of_a_pod_need_a_permission_of_their_own() {
             }),
         }),
     };
-    let given = network(&["10.0.0.2"]);
-    let (all, ips) = (FieldMask::ALL, FieldMask::POD_IPS);
-    for (permitted, denied, left) in [
-        (all, FieldMask::NONE, &given),
-        (ips, FieldMask::NONE, &given),
-        (all - ips, ips, &network(&[])),
-    ] {
-        let mut answer = given.clone();
-        assert_eq!(answer.restrict(permitted), denied);
-        assert_eq!(answer, *left);
-    }
-    for mut empty in [network(&[]), RunPodSandboxResponse::default()] {
-        assert_eq!(empty.restrict(FieldMask::NONE), FieldMask::NONE);
+    assert_eq!(network(&["10.0.0.2"]).sets(), FieldMask::POD_IPS);
+    for empty in [network(&[]), RunPodSandboxResponse::default()] {
+        assert_eq!(empty.sets(), FieldMask::NONE);
     }
 }
 
 #[test]
-fn empty_messages_need_no_permission() {
-    let mut answer = CreateContainerResponse {
+fn empty_messages_set_nothing() {
+    let answer = CreateContainerResponse {
         adjust: Some(ContainerAdjustment {
             hooks: Some(Hooks::default()),
             linux: Some(Default::default()),
@@ -255,7 +210,7 @@ fn empty_messages_need_no_permission() {
         }),
         ..Default::default()
     };
-    assert_eq!(answer.restrict(FieldMask::NONE), FieldMask::NONE);
+    assert_eq!(answer.sets(), FieldMask::NONE);
 }
 
 #[test]

@@ -262,41 +262,6 @@ async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
     pod.end().await;
 }
 
-const LIMITED: &str = "[nri.plugin.\"10-limited\"]\n\
-    events = \"CreateContainer\"\nfields = \"Annotations\"\n";
-
-/// A plugin that subscribes to all events, and sets an annotation and a variable.
-async fn limited(daemon: &Daemon) -> Plugin {
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "limited").await;
-    plugin.adjusts(|_, _| {
-        let mut adjust = env("FORBIDDEN", "1");
-        adjust.add_annotation("permitted", "yes");
-        Some(adjust)
-    });
-    plugin
-}
-
-#[tokio::test]
-async fn what_is_not_permitted_is_dropped_and_logged_where_so_configured() {
-    let toml = format!("{LIMITED}on_denied = \"drop\"");
-    let daemon = Daemon::with(Setup::default().toml(&toml)).await;
-    let _plugin = limited(&daemon).await;
-    let pod = daemon.cri().pod("p").await;
-    let container = pod.run("c", &["sleep", "1000"]).await;
-    assert_eq!(container.sh("echo $FORBIDDEN").await, "");
-    let status = container.try_status().await.expect("ContainerStatus");
-    let info: Value = serde_json::from_str(&status.info["info"]).expect("JSON");
-    assert_eq!(info["runtimeSpec"]["annotations"]["permitted"], "yes");
-    let log = daemon.log();
-    let line = log.lines().find(|l| l.contains("may not change"));
-    let line = line.expect("it is logged");
-    assert!(
-        line.contains("10-limited") && line.contains("Env"),
-        "{line}"
-    );
-    pod.end().await;
-}
-
 #[tokio::test]
 async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
     let toml = "[nri.plugin.\"30-limited\"]\nfields = \"Annotations\"";

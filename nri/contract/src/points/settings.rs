@@ -38,7 +38,6 @@ pub(super) fn points() -> Vec<Point> {
         Restart "G-35/never" "with breaker = 0 it is not closed" breaker_never;
         Restart "G-36/events" "a plugin gets the events of its table, whatever it subscribes to" events;
         Restart "G-36/fields" "a field that it may not adjust fails the creation, naming plugin and field" fields;
-        Restart "G-36/dropped" "with on_denied = \"drop\" the field is dropped, and the rest holds" dropped;
         Restart "G-38/request-timeout" "a plugin's own request timeout closes it, whatever the runtime's" own_timeout;
     }
 }
@@ -321,27 +320,6 @@ async fn fields(s: &Stage) -> Checked {
             format!("an error with {} and Env", plugin.id()),
             reported(&error),
         )
-    })
-    .await
-}
-
-async fn dropped(s: &Stage) -> Checked {
-    let settings = format!("{LIMITED}\non_denied = \"drop\"");
-    set(s, &settings, |wanted| async move {
-        let _plugin = limited(wanted).await?;
-        let other = s.plugin("20", "other").await?;
-        let pod = s.pod("p").await?;
-        let container = pod.start("c", &SLEEPER).await;
-        let container = container.succeeds("CreateContainer, StartContainer")?;
-        let (printed, _) = container
-            .sh("echo got:$FORBIDDEN")
-            .await
-            .succeeds("ExecSync")?;
-        same("the variable that it may not set", "got:", printed.as_str())?;
-        let seen = other.sees(Event::CreateContainer, "p/c").await?;
-        let annotations = seen.container.unwrap_or_default().annotations;
-        let set = annotations.get("permitted").map(String::as_str);
-        same("the annotation that it may set", Some("yes"), set)
     })
     .await
 }
