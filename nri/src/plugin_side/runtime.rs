@@ -61,6 +61,8 @@ pub struct Runtime {
 /// The present connection and its progress.
 #[derive(Clone, Default)]
 struct Link {
+    /// Counts connections.
+    number: u64,
     client: Option<Client>,
     info: Arc<RuntimeInfo>,
     synchronized: Option<Result<Instant, Status>>,
@@ -96,6 +98,7 @@ impl Runtime {
         let mut pause = ASK_AGAIN;
         loop {
             let Link {
+                number: _,
                 client,
                 info,
                 synchronized,
@@ -160,42 +163,80 @@ impl Runtime {
         }
     }
 
+    pub(crate) fn known(&self) -> Arc<RuntimeInfo> {
+        self.link.borrow().info.clone()
+    }
+
+    /// Begins the next connection; nothing of the earlier one remains.
+    pub(crate) fn connection(&self) -> Connection {
+        let mut number = 0;
+        self.link.send_modify(|link| {
+            number = link.number + 1;
+            *link = Link {
+                number,
+                ..Link::default()
+            };
+        });
+        Connection {
+            runtime: self.clone(),
+            number,
+        }
+    }
+}
+
+/// One connection of a [`Runtime`]. Its changes are ignored when there is a newer one: a handler
+/// may outlive the connection that called it.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) runtime: Runtime,
+    number: u64,
+}
+
+impl Connection {
+    fn change(&self, change: impl FnOnce(&mut Link)) {
+        self.runtime.link.send_if_modified(|link| {
+            let present = link.number == self.number;
+            if present {
+                change(link);
+            }
+            present
+        });
+    }
+
     pub(crate) fn configured(&self, info: Arc<RuntimeInfo>) {
-        self.link.send_modify(|link| link.info = info);
+        self.change(|link| link.info = info);
     }
 
     /// Records the outcome of Synchronize just before it is sent to the runtime.
     pub(crate) fn synchronize_answered(&self, outcome: Result<(), Status>) {
         let outcome = outcome.map(|()| Instant::now());
-        self.link
-            .send_modify(|link| link.synchronized = Some(outcome));
+        self.change(|link| link.synchronized = Some(outcome));
+    }
+}
+
+#[cfg(feature = "stub")]
+impl Connection {
+    pub(crate) fn attach(&self, client: Client) {
+        self.change(|link| link.client = Some(client));
     }
 
-    pub(crate) fn known(&self) -> Arc<RuntimeInfo> {
-        self.link.borrow().info.clone()
+    /// The connection is about to end: there are no further requests on it.
+    pub(crate) fn dismiss(&self) {
+        self.change(|link| (link.client, link.synchronized) = (None, None));
+    }
+
+    pub(crate) fn end(&self) {
+        self.change(|link| {
+            *link = Link {
+                number: link.number + 1,
+                ..Link::default()
+            };
+        });
     }
 }
 
 #[cfg(feature = "stub")]
 impl Runtime {
-    pub(crate) fn attach(&self, client: Client) {
-        let link = Link {
-            client: Some(client),
-            ..Link::default()
-        };
-        self.link.send_replace(link);
-    }
-
-    /// The connection is about to end: there are no further requests on it.
-    pub(crate) fn dismiss(&self) {
-        self.link
-            .send_modify(|link| (link.client, link.synchronized) = (None, None));
-    }
-
-    pub(crate) fn detach(&self) {
-        self.link.send_replace(Link::default());
-    }
-
     /// Waits for the answer to Synchronize; returns it.
     pub(crate) async fn synchronize_outcome(&self) -> Result<(), Status> {
         let mut link = self.link.subscribe();
@@ -203,5 +244,22 @@ impl Runtime {
         let outcome = answered.ok().and_then(|link| link.synchronized.clone());
         // The sender is ours, so an outcome exists.
         outcome.unwrap_or(Ok(Instant::now())).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_that_outlives_its_connection_does_not_change_the_next() {
+        let runtime = Runtime::detached();
+        let old = runtime.connection();
+        let new = runtime.connection();
+        old.synchronize_answered(Ok(()));
+        assert_eq!(runtime.link.borrow().synchronized, None);
+        new.synchronize_answered(Ok(()));
+        old.synchronize_answered(Err(Status::new(Code::NotFound, "late")));
+        assert!(matches!(runtime.link.borrow().synchronized, Some(Ok(_))));
     }
 }

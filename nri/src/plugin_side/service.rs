@@ -12,7 +12,7 @@ use crate::{
     plugin_side::{
         context::{self, CallInfo, Context},
         handlers::{Boxed, Handlers, Result},
-        runtime::Runtime,
+        runtime::{Connection, Runtime},
         runtime_info::RuntimeInfo,
     },
     wire::{
@@ -36,7 +36,7 @@ pub(crate) struct PluginService {
     handlers: Handlers,
     parts: Mutex<Parts>,
     /// Notified of the plugin's progress.
-    runtime: Runtime,
+    connection: Connection,
 }
 
 /// Metadata of a call.
@@ -52,14 +52,14 @@ pub(crate) struct Call {
 impl PluginService {
     /// Of an in-process plugin, which has no connection for requests to the runtime.
     pub(crate) fn in_process(handlers: Handlers) -> Self {
-        Self::connected(handlers, Runtime::detached())
+        Self::connected(handlers, Runtime::detached().connection())
     }
 
-    pub(crate) fn connected(handlers: Handlers, runtime: Runtime) -> Self {
+    pub(crate) fn connected(handlers: Handlers, connection: Connection) -> Self {
         Self {
             handlers,
             parts: Mutex::default(),
-            runtime,
+            connection,
         }
     }
 
@@ -92,14 +92,14 @@ impl PluginService {
     ) -> Result<Vec<u8>, Status> {
         let cx = Context {
             call,
-            info: self.runtime.known(),
-            runtime: self.runtime.clone(),
+            info: self.connection.runtime.known(),
+            runtime: self.connection.runtime.clone(),
         };
         match method {
             "Configure" => {
                 let request: ConfigureRequest = decode(&payload)?;
                 let info = Arc::new(RuntimeInfo::of(&request, version));
-                self.runtime.configured(info.clone());
+                self.connection.configured(info.clone());
                 self.configure(Context { info, ..cx }, request).await
             }
             "Synchronize" => self.synchronize(cx, decode(&payload)?).await,
@@ -172,7 +172,7 @@ impl PluginService {
             None => Ok(Vec::new()),
         };
         let outcome = update.as_ref().map(drop).map_err(Clone::clone);
-        self.runtime.synchronize_answered(outcome);
+        self.connection.synchronize_answered(outcome);
         let update = update?;
         Ok(SynchronizeResponse { update, more }.to_wire())
     }

@@ -58,7 +58,10 @@ use tokio::{net::UnixStream, sync::oneshot, time::sleep};
 
 use crate::{
     owners::PluginId,
-    plugin_side::{handlers::Handlers, runtime_info::REGISTRATION_TIMEOUT, service::PluginService},
+    plugin_side::{
+        handlers::Handlers, runtime::Connection, runtime_info::REGISTRATION_TIMEOUT,
+        service::PluginService,
+    },
     settings::DEFAULT_SOCKET,
     wire::{
         event::Wire,
@@ -244,10 +247,10 @@ impl StubBuilder {
     /// continues in the background ([`Stub::synchronized`]). For tests of runtimes, which check the
     /// state between.
     pub async fn register(&mut self) -> Result<Stub, StubError> {
-        self.register_as(Runtime::detached()).await
+        self.register_as(Runtime::detached().connection()).await
     }
 
-    async fn register_as(&mut self, runtime: Runtime) -> Result<Stub, StubError> {
+    async fn register_as(&mut self, connection: Connection) -> Result<Stub, StubError> {
         if self.handlers.events().is_empty() {
             return Err(StubError::NoHandlers);
         }
@@ -257,8 +260,8 @@ impl StubBuilder {
         let (configured, wait_configured) = oneshot::channel();
         let dismissed = Arc::default();
         let server = Arc::new(server::PluginServer {
-            service: PluginService::connected(self.handlers.clone(), runtime.clone()),
-            runtime: runtime.clone(),
+            service: PluginService::connected(self.handlers.clone(), connection.clone()),
+            connection: connection.clone(),
             configured: Mutex::new(Some(configured)),
             dismissed: Arc::clone(&dismissed),
             state_change_only: self.state_change_only,
@@ -266,7 +269,7 @@ impl StubBuilder {
         let served = serve(mux.open(PLUGIN_SERVICE), &plugin_services(), server).await;
         let serving = served.map_err(StubError::Serve)?;
         let client = Client::new(mux.open(RUNTIME_SERVICE), None);
-        runtime.attach(client.clone());
+        connection.attach(client.clone());
         mux.start();
         self.ask_to_register(&client, &id).await?;
         let limit = self.registration_timeout;
@@ -284,8 +287,8 @@ impl StubBuilder {
             id,
             mux,
             _serving: serving,
-            info: runtime.known(),
-            runtime,
+            info: connection.runtime.known(),
+            runtime: connection.runtime,
             dismissed,
         })
     }

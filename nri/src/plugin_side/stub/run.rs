@@ -111,12 +111,12 @@ impl StubBuilder {
 
     /// Serves one connection until it ends.
     async fn serve_once(&mut self) -> StubError {
-        let runtime = self.runtime.clone();
-        let ended = match self.register_as(runtime.clone()).await {
+        let connection = self.runtime.connection();
+        let ended = match self.register_as(connection.clone()).await {
             Ok(stub) => serve_to_end(&stub).await,
             Err(e) => e,
         };
-        runtime.detach();
+        connection.end();
         ended
     }
 

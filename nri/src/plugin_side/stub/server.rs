@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     plugin_side::{
-        runtime::Runtime,
+        runtime::Connection,
         service::{Call, PluginService},
     },
     shorten,
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct PluginServer {
     pub(super) service: PluginService,
     /// Takes no requests after Shutdown: a runtime that ends does not answer them.
-    pub(super) runtime: Runtime,
+    pub(super) connection: Connection,
     pub(super) configured: Mutex<Option<oneshot::Sender<Result<(), Status>>>>,
     /// The reason of a received Shutdown.
     pub(super) dismissed: Arc<Mutex<Option<String>>>,
@@ -48,7 +48,7 @@ impl Serve for PluginServer {
             let reason = ShutdownRequest::from_wire(&payload).unwrap_or_default();
             let mut dismissed = self.dismissed.lock();
             *dismissed = Some(reason.reason);
-            self.runtime.dismiss();
+            self.connection.dismiss();
         }
         let call = Call {
             version: Version::of_service(service),
