@@ -333,6 +333,12 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     let found = match origin {
         Origin::External(_) => None,
         Origin::Launched { found, child } => {
+            if session.was_lost()
+                && let Some(how) = child.ended().await
+            {
+                tracing::warn!(plugin = %session.id, "lost a launched plugin: {how}");
+                shared.removed.add_end(&session.id, &how);
+            }
             child.stop().await;
             Some(found)
         }

@@ -241,10 +241,20 @@ impl Session {
 
     /// It was closed on purpose, and is not restarted.
     pub(crate) fn was_dismissed(&self) -> bool {
-        let closing = self.closing.borrow();
-        let reason = closing.as_ref().map(|closing| closing.reason);
         use CloseReason::{InstanceReplaced, RuntimeStopping};
-        matches!(reason, Some(RuntimeStopping | InstanceReplaced))
+        matches!(
+            self.close_reason(),
+            Some(RuntimeStopping | InstanceReplaced)
+        )
+    }
+
+    /// It ended its connection itself.
+    pub(crate) fn was_lost(&self) -> bool {
+        self.close_reason() == Some(CloseReason::ConnectionLost)
+    }
+
+    fn close_reason(&self) -> Option<CloseReason> {
+        self.closing.borrow().as_ref().map(|closing| closing.reason)
     }
 
     /// Time since it was configured.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     metrics::Stats,
     observe::{PluginInfo, PluginState},
+    owners::PluginId,
 };
 
 /// Closed plugins that are still listed.
@@ -47,6 +48,16 @@ impl RemovedPlugins {
         }
         let at = Instant::now();
         removed.push_back(Removed { info, stats, at });
+    }
+
+    /// Adds how the process of a closed plugin ended to the reason.
+    pub(crate) fn add_end(&self, id: &PluginId, how: &str) {
+        let mut removed = self.0.lock();
+        let was = removed.iter_mut().find(|was| was.info.id == *id);
+        if let Some(reason) = was.and_then(|was| was.info.last_error.as_mut()) {
+            reason.push_str("; ");
+            reason.push_str(how);
+        }
     }
 
     /// Appends them to the connected plugins; an absent expected plugin gets the reason of its end.

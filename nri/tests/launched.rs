@@ -348,6 +348,15 @@ async fn one_that_dies_is_started_again_if_it_is_to_be() {
     until_active(&nri, "02-b").await;
     assert_eq!(ids(&nri), ["02-b"]);
     assert_ne!(common::there(&nri)[0].pid, before);
+    let reason = |id: &str| {
+        let all = nri.plugins();
+        let info = all.into_iter().find(|info| info.id.to_string() == id);
+        info.and_then(|info| info.last_error).unwrap_or_default()
+    };
+    until("its exit status is known", || {
+        reason("01-a").ends_with("; it exited with status 1")
+    })
+    .await;
 }
 
 async fn an_adaptation_that_is_dropped_leaves_no_process() {
