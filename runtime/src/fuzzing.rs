@@ -12,12 +12,11 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 18] = [
     target("manifest", 2048, image::checks::manifest),
     target("config", 2048, image::checks::config),
     target("image_record", 2048, image::checks::record),
     target("layer", 8192, image::checks::layer),
-    target("inventory", 1024, image::checks::inventory),
     target("unpack_report", 1024, image::checks::report),
     target("challenge", 256, image::checks::asked),
     target("registry_answer", 512, image::checks::answer),

@@ -39,9 +39,6 @@ fn main() -> ExitCode {
         Command::Check(arguments) => verdict(run_check(arguments)),
         Command::Image(ImageCommand::Ls(arguments)) => report(client(image::ls(arguments))),
         Command::Image(ImageCommand::Rm(arguments)) => report(client(image::rm(arguments))),
-        Command::Image(ImageCommand::Verify(arguments)) => {
-            verdict(client(image::verify(arguments)))
-        }
         Command::Image(ImageCommand::Pull(arguments)) => {
             report(client(image::pull(arguments, interrupt())))
         }

@@ -1,4 +1,4 @@
-//! The only walk over trees of images and containers: to count, copy, label, verify and remove.
+//! The only walk over trees of images and containers: to count, copy, label and remove.
 //!
 //! An attacker chooses the depth and width of such a tree, and may change it concurrently. So
 //! nothing here recurses, lists a directory or keeps a name per level:
@@ -17,7 +17,7 @@
 use std::{
     collections::VecDeque,
     ffi::CStr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -195,15 +195,6 @@ fn open_dir(dir: BorrowedFd<'_>, name: &CStr, mounts: Mounts) -> rustix::io::Res
 
 fn is_dots(entry: &DirEntry) -> bool {
     matches!(entry.file_name().to_bytes(), b"." | b"..")
-}
-
-/// Entries of a directory, except `.` and `..`.
-pub(crate) fn count(dir: impl AsFd) -> rustix::io::Result<u64> {
-    let mut there = 0;
-    for entry in Dir::read_from(dir)? {
-        there += u64::from(!is_dots(&entry?));
-    }
-    Ok(there)
 }
 
 /// A visitor's decision on a directory.

@@ -1,4 +1,4 @@
-use std::{cell::Cell, collections::BTreeSet, ffi::CString, fs, path::Path};
+use std::{cell::Cell, collections::BTreeSet, ffi::CString, fs, os::fd::AsFd as _, path::Path};
 
 use rustix::fs::mkdirat;
 

@@ -132,8 +132,6 @@ pub enum ImageCommand {
     Pull(ImagePull),
     /// Remove images with all their names; reports containers that still use them.
     Rm(ImageRm),
-    /// Verify images, for instance after a power loss or on a bad disk; exit 1 if one is damaged.
-    Verify(ImageVerify),
     /// Import an image archive: an OCI layout tar, or one of `docker save` ("-": standard input).
     Import {
         file: PathBuf,
@@ -206,27 +204,6 @@ pub struct ImagePull {
     pub creds: Option<String>,
     #[command(flatten)]
     pub connect: Connect,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Reads all files of the images' layers from the disk, and compares type, mode, owner, size, link target, attributes and content of
-each with what was unpacked; and each image's configuration with the image's id. Containers run on meanwhile.
-
-An image that is set aside is not there until it is pulled again (a kubelet does that by itself), which fetches the damaged
-layers only. A damaged layer that a container or an image volume has is left, and its users are named.
-
-Exit code 1: something is damaged, or was until now. Layers without an inventory cannot be verified: they are listed, and do
-not count as damaged.")]
-pub struct ImageVerify {
-    /// Names, ids, or unique prefixes of ids of images; all images if none is given.
-    #[arg(value_name = "IMAGE")]
-    pub images: Vec<String>,
-    /// Set damaged images aside, so that the next pull fetches them.
-    #[arg(long)]
-    pub repair: bool,
-    #[command(flatten)]
-    pub ask: Ask,
 }
 
 #[derive(Debug, Args)]

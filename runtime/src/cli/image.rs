@@ -1,25 +1,19 @@
-//! `cairn image ls`, `pull` and `rm` by CRI; `verify` and the progress of a pull by `cairn.v1`.
+//! `cairn image ls`, `pull` and `rm` by CRI; the progress of a pull by `cairn.v1`.
 
 use std::{convert::Infallible, time::Duration};
 
-use proto_cairn::v1::{
-    PullsRequest, VerifyImagesRequest, cairn_client::CairnClient, verify_images_response::Step,
-};
+use proto_cairn::v1::{PullsRequest, cairn_client::CairnClient};
 use proto_cri::v1::{self as cri, image_service_client::ImageServiceClient};
 use serde_json::json;
 use tonic::transport::Channel;
 
 use super::{
-    args::{Ask, ImagePull, ImageRm, ImageVerify},
-    client::{channel, connect, containers, status_text},
+    args::{Ask, ImagePull, ImageRm},
+    client::{channel, containers, status_text},
     image_table,
     pull_progress::Shown,
-    verify_table,
 };
-use crate::{
-    cri::{MAX_MESSAGE, is_unserved},
-    image::Reference,
-};
+use crate::{cri::MAX_MESSAGE, image::Reference};
 
 /// Interval of progress requests.
 const LOOK: Duration = Duration::from_millis(250);
@@ -156,46 +150,4 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// `cairn image verify [IMAGE...]`: prints the result for each, and returns whether all are intact.
-///
-/// # Errors
-/// One line for the user.
-pub async fn verify(arguments: ImageVerify) -> Result<bool, String> {
-    let failed = |status: tonic::Status| {
-        if is_unserved(&status) {
-            "this runtime does not verify images".to_owned()
-        } else {
-            status_text(status)
-        }
-    };
-    let request = VerifyImagesRequest {
-        images: arguments.images,
-        repair: arguments.repair,
-    };
-    let mut client = connect(&arguments.ask.connect).await?;
-    let mut answers = client
-        .verify_images(request)
-        .await
-        .map_err(failed)?
-        .into_inner();
-    let mut shown = Shown::of("verify".to_owned());
-    let mut images = Vec::new();
-    while let Some(answer) = answers.message().await.map_err(failed)? {
-        match answer.step {
-            Some(Step::Progress(progress)) => shown.show(progress.bytes, progress.of_bytes),
-            Some(Step::Image(image)) => images.push(image),
-            None => {}
-        }
-    }
-    shown.end();
-    arguments.ask.output.print(
-        || verify_table::table(&images),
-        || verify_table::json(&images),
-    );
-    for line in verify_table::advice(&images) {
-        eprintln!("cairn: {line}");
-    }
-    Ok(images.iter().all(|image| image.damages.is_empty()))
 }

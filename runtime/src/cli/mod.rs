@@ -22,6 +22,5 @@ mod status_report;
 pub mod text;
 pub mod timeline;
 pub mod timeline_page;
-mod verify_table;
 mod whole_file;
 mod words;

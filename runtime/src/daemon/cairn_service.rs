@@ -8,14 +8,13 @@ use proto_cairn::v1::{
     ImportImageRequest, ImportImageResponse, ImportedImage, NetworksRequest, NetworksResponse,
     Plugin, PluginsRequest, PluginsResponse, PullUnderWay, PullsRequest, PullsResponse,
     RejectedPlugin, RemoveRequest, RemoveResponse, TimelineEvent, TimelineRequest,
-    VerifyImagesRequest, VerifyImagesResponse, cairn_server::Cairn, import_image_request::Part,
-    import_image_response::Step,
+    cairn_server::Cairn, import_image_request::Part, import_image_response::Step,
 };
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Status, Streaming};
 
-use super::{networks, report_progress::report_progress, verify_images};
+use super::{networks, report_progress::report_progress};
 use crate::{
     clock::nanoseconds,
     cri::{Answer, Streamed, answer},
@@ -67,21 +66,6 @@ impl Cairn for CairnService {
             }
         });
         answer(Box::pin(ReceiverStream::new(receiver)))
-    }
-
-    type VerifyImagesStream = Streamed<VerifyImagesResponse>;
-
-    async fn verify_images(
-        &self,
-        request: Request<VerifyImagesRequest>,
-    ) -> Answer<Self::VerifyImagesStream> {
-        let VerifyImagesRequest { images, repair } = request.into_inner();
-        let (store, registry) = (
-            self.pods.node.images.clone(),
-            Arc::clone(&self.pods.registry),
-        );
-        let answers = verify_images::start(store, registry, &images, repair)?;
-        answer(Box::pin(ReceiverStream::new(answers)))
     }
 
     type TimelineStream = Streamed<TimelineEvent>;

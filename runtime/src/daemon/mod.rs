@@ -15,4 +15,3 @@ mod pause_root;
 mod report_progress;
 pub mod serve;
 mod traced;
-mod verify_images;

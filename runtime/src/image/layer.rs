@@ -8,7 +8,7 @@
 //! A layer exists only after the rename. A dropped future kills the helper and removes `tmp/<n>`.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -24,11 +24,10 @@ use super::manifest::Descriptor;
 use super::progress::Progress;
 use super::spool::Document;
 use super::store::index::Store;
-use super::store::layer_record::{INVENTORY, LayerInfo, SCHEMA};
+use super::store::layer_record::{LayerInfo, SCHEMA};
 use super::store::scratch::TempDir;
 use super::unpack::limits::TreeBounds;
 use super::unpack::{LAYER, REPORT_MAX, Report, Summary};
-use super::verify::inventory::{self, Sums};
 
 /// Locked while a long report is in memory: the work on it may take a while.
 static LONG_REPORT: Mutex<()> = Mutex::new(());
@@ -182,28 +181,10 @@ impl Unpacked {
         let report = report.map_err(Error::layer(chain_id, "report"))?;
         let report = report.map_err(Error::layer(chain_id, "report"))?;
         let opaque = finish(chain_id, &root, lowers, &report)?;
-        let sums = report.sums().map_err(Error::layer(chain_id, "report"))?;
-        drop(report);
+        drop((report, long));
         crate::fault::point("image.layer.flush").map_err(Error::layer(chain_id, "fault"))?;
-        // One flush for all files of the layer (CRI-445), before any record is written. The
-        // inventory is made while the disk is busy with it.
-        let (flushed, tree) = std::thread::scope(|scope| {
-            let flush =
-                std::thread::Builder::new().spawn_scoped(scope, || rustix::fs::syncfs(&root));
-            let tree = self.inventory(&root, &sums);
-            drop((sums, long));
-            let flushed = flush.map(|flush| match flush.join() {
-                Ok(flushed) => flushed,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            (flushed, tree)
-        });
-        let flushed = flushed.and_then(|flushed| Ok(flushed?));
-        flushed.map_err(Error::layer(chain_id, "flush"))?;
-        let tree = tree.map_err(Error::layer(chain_id, "inventory"))?;
-        if tree.is_none() {
-            tracing::warn!(layer = %chain_id, "tree too large for an inventory: cannot verify it");
-        }
+        // One flush for all files of the layer (CRI-445), before any record is written.
+        rustix::fs::syncfs(&root).map_err(Error::layer(chain_id, "flush"))?;
         crate::fault::point("image.layer.commit").map_err(Error::layer(chain_id, "fault"))?;
         let info = LayerInfo {
             schema: SCHEMA,
@@ -212,20 +193,7 @@ impl Unpacked {
             disk_bytes: self.summary.disk_bytes,
             inodes: self.summary.inodes,
             opaque,
-            tree,
         };
         store.commit_layer(&self.tmp, info)
-    }
-
-    /// Writes the inventory of the finished tree, durably.
-    fn inventory(&self, root: &OwnedFd, sums: &Sums) -> std::io::Result<Option<Digest>> {
-        let path = self.tmp.path.join(INVENTORY);
-        let file = File::create_new(&path)?;
-        let written = inventory::write(root.as_fd(), sums, &file)?;
-        match written {
-            Some(_) => file.sync_all()?,
-            None => std::fs::remove_file(&path)?,
-        }
-        Ok(written)
     }
 }

@@ -41,7 +41,6 @@ mod store;
 mod turns;
 pub mod unpack;
 mod usage;
-mod verify;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,13 +59,10 @@ pub use progress::Progress;
 pub use pull_error::PullError;
 pub use reference::{BadReference, Reference};
 pub use registry::auth::Auth;
-pub use store::aside::{InTheWay, SetAside};
 pub use store::record::{ImageRecord, RunConfig};
 pub use turns::{Bounds as TurnBounds, LAYERS_PER_HOST};
 pub use unpack::limits::TreeBounds;
 pub use usage::Usage;
-pub use verify::compare::Watch;
-pub use verify::{Damage, Verified};
 
 use images::Shared;
 use mount::uses;

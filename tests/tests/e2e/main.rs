@@ -27,7 +27,6 @@ mod harness;
 mod hosts;
 mod idempotence;
 mod image_commands;
-mod image_verify;
 mod images;
 mod impossible;
 mod launched_plugins;

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::layer_record::Layer;
 use super::record::{self, ImageRecord, Names};
-use super::recover::{drop_stolen_tags, load_layers, load_records, take_back};
+use super::recover::{drop_stolen_tags, load_layers, load_records};
 use super::scratch::Scratch;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
@@ -45,8 +45,6 @@ pub(super) struct Inner {
     pub uses: HashMap<PathBuf, Vec<Digest>>,
     /// Layers that running work needs.
     pub holds: HashMap<Digest, usize>,
-    /// Good layers of images that were set aside, kept for their next pull.
-    pub kept: HashSet<Digest>,
     /// Images whose file is out of date.
     behind: HashSet<Digest>,
 }
@@ -71,7 +69,6 @@ impl Store {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).map_err(Error::io("image store", "create", &dir))?;
         }
-        take_back(root)?;
         let (layers, last) = load_layers(root)?;
         let (images, damaged) = load_records(root, &layers)?;
         let mut inner = Inner {
@@ -184,9 +181,6 @@ impl Store {
             }
             let now = Arc::new(now);
             inner.images.insert(record.id.clone(), now.clone());
-            for layer in &now.layers {
-                inner.kept.remove(layer);
-            }
             (now, losers)
         };
         // The old owner loses a tag first: a crash in between leaves no tag with two owners.
@@ -229,24 +223,6 @@ impl Store {
         }
         self.sweep(&removed.layers);
         Ok(())
-    }
-
-    /// Runs `read` while no one writes the record's file.
-    pub(crate) fn settled<T>(&self, id: &Digest, read: impl FnOnce() -> T) -> T {
-        let _writer = self.writer_of(id);
-        read()
-    }
-
-    /// Removes the record of an image that exists on disk only.
-    pub(crate) fn remove_unknown(&self, id: &Digest) -> Result<(), Error> {
-        let _writer = self.writer_of(id);
-        match self.get(id) {
-            Some(_) => Ok(()),
-            None => {
-                let path = self.record_path(id);
-                fsutil::remove_durably(&path).map_err(Error::io("image record", "remove", &path))
-            }
-        }
     }
 
     fn writer_of(&self, id: &Digest) -> MutexGuard<'_, ()> {

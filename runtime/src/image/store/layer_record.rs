@@ -8,8 +8,6 @@ use crate::image::digest::Digest;
 
 /// Version of `layer.json`.
 pub(crate) const SCHEMA: u32 = 1;
-/// File of the inventory, beside a layer's tree.
-pub(crate) const INVENTORY: &str = "tree";
 
 /// Record of a committed layer: `layer.json` beside its tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,10 +20,6 @@ pub(crate) struct LayerInfo {
     pub inodes: u64,
     /// It hides everything below it (an opaque marker at its root).
     pub opaque: bool,
-    /// Digest of its tree's inventory; `None` if an earlier version unpacked the layer, or the tree
-    /// is too large.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tree: Option<Digest>,
 }
 
 #[derive(Debug, Clone)]

@@ -47,10 +47,6 @@ impl Store {
         self.lock().layers.contains_key(chain_id)
     }
 
-    pub(crate) fn layer(&self, chain_id: &Digest) -> Option<Layer> {
-        self.lock().layers.get(chain_id).cloned()
-    }
-
     /// Trees of these layers, topmost first, down to the first that hides all below.
     /// An image without layers has one empty tree.
     pub(crate) fn lowers(&self, layers: &[Digest]) -> Result<Vec<PathBuf>, Error> {
@@ -132,7 +128,6 @@ impl Store {
             let mut needed: HashSet<&Digest> = inner.holds.keys().collect();
             needed.extend(inner.images.values().flat_map(|image| &image.layers));
             needed.extend(inner.uses.values().flatten());
-            needed.extend(&inner.kept);
             let unneeded: Vec<_> = candidates
                 .iter()
                 .filter(|c| !needed.contains(c))

@@ -1,6 +1,5 @@
 //! The image store: records and layers, on disk and in memory.
 
-pub(super) mod aside;
 pub(super) mod index;
 pub(super) mod layer_record;
 pub(super) mod layers;

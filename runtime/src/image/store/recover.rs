@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layer_record::{Layer, LayerInfo, SCHEMA};
-use super::record::{BadRecord, ImageRecord};
+use super::record::ImageRecord;
 use crate::image::digest::Digest;
 use crate::image::error::Error;
 
@@ -24,24 +24,6 @@ pub(crate) fn drop_stolen_tags(
             *image = Arc::new(next);
         }
     }
-}
-
-/// Moves records back from `aside/`, where versions before 0.2 put unreadable ones.
-pub(crate) fn take_back(root: &Path) -> Result<(), Error> {
-    let aside = root.join("aside");
-    let failed = || Error::io("image records", "take back", &aside);
-    let entries = match fs::read_dir(&aside) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(failed())?,
-    };
-    for entry in entries {
-        let entry = entry.map_err(failed())?;
-        let to = root.join("records").join(entry.file_name());
-        if !to.exists() {
-            fs::rename(entry.path(), &to).map_err(failed())?;
-        }
-    }
-    Ok(())
 }
 
 /// Committed layers, and the highest number used for a directory.
@@ -124,23 +106,4 @@ pub(crate) fn read_one(path: &Path) -> Result<ImageRecord, String> {
         return Err(format!("its name does not match image {}", record.id));
     }
     Ok(record)
-}
-
-/// Whether it is a record of another version of this program, and so not damaged.
-pub(crate) fn is_of_another_version(path: &Path) -> bool {
-    let bytes = fs::read(path).unwrap_or_default();
-    matches!(ImageRecord::from_json(&bytes), Err(BadRecord::Schema(_)))
-}
-
-/// The images with a record on disk, readable or not.
-pub(crate) fn ids_on_disk(root: &Path) -> Result<Vec<Digest>, Error> {
-    let mut ids = Vec::new();
-    for path in in_records(root)? {
-        let path = path?;
-        let stem = path.file_stem().and_then(OsStr::to_str);
-        if path.extension() == Some(OsStr::new("json")) {
-            ids.extend(stem.and_then(|hex| Digest::from_hex(hex).ok()));
-        }
-    }
-    Ok(ids)
 }

@@ -6,7 +6,7 @@
 //! report (attributes of implied directories, opaque marks, for which the helper lacks a
 //! capability). One file: all kinds of entries change the same state.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Result};
@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
+use super::limits::{REPORTED_MAX, TreeBounds};
 use super::metadata::{PAGE, attributes, copy_sparsely, failed, metadata, owner, times};
 use super::path::{CleanPath, Meaning, meaning};
 use super::tarball::{Entry, Kind};
@@ -42,8 +42,6 @@ pub struct Applied {
     pub whiteouts: HashSet<CleanPath>,
     pub inodes: u64,
     pub disk_bytes: u64,
-    /// Content sums by inode. A later one replaces an earlier: the inode was reused.
-    pub sums: HashMap<u64, u32>,
 }
 
 pub struct Applier {
@@ -239,18 +237,7 @@ impl Applier {
         let fd = rustix::fs::openat(self.here(), name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(failed("make a file"))?;
         let mut file = File::from(fd);
-        let (on_disk, sum) = copy_sparsely(data, &mut file, entry.size)?;
-        self.applied.disk_bytes += on_disk;
-        // Always: the inode may have belonged to another file with a known sum.
-        let inode = rustix::fs::fstat(&file)
-            .map_err(failed("look at a file"))?
-            .st_ino;
-        let sums = &mut self.applied.sums;
-        if entry.size == 0 {
-            sums.remove(&inode);
-        } else if sums.len() < SUMS_MAX || sums.contains_key(&inode) {
-            sums.insert(inode, sum);
-        }
+        self.applied.disk_bytes += copy_sparsely(data, &mut file, entry.size)?;
         metadata(entry, &file)?;
         rustix::fs::futimens(&file, &times(entry)).map_err(failed("set the times"))
     }

@@ -3,9 +3,6 @@
 /// Paths in all lists of a report: the daemon's remaining work for one layer.
 pub const REPORTED_MAX: usize = 200_000;
 
-/// Sums in a report; the daemon reads any further files once more.
-pub const SUMS_MAX: usize = 500_000;
-
 /// Limits of one unpacked image; a helper gets the remainder for one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeBounds {

@@ -21,7 +21,6 @@ mod metadata;
 pub mod path;
 pub mod tarball;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -33,19 +32,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::image::digest::{Digest, HashingReader};
-use crate::image::verify::inventory::Sums;
 use apply::Applier;
 use confine::Rights;
-use limits::{REPORTED_MAX, SUMS_MAX, TreeBounds};
+use limits::{REPORTED_MAX, TreeBounds};
 use path::CleanPath;
 
 /// The kind of input, the helper's first argument.
 pub const LAYER: &str = "layer";
 pub const ARCHIVE: &str = "archive";
-/// A report has a few numbers, three lists of paths, and one of sums, of up to 8 MB.
-pub const REPORT_MAX: u64 = 24 << 20;
-/// Bytes of an inode and a sum.
-const SUM: usize = 12;
+/// A report has a few numbers and three lists of paths.
+pub const REPORT_MAX: u64 = 16 << 20;
 
 /// Report of the helper. Paths are bytes: the lists are base64 of NUL-terminated paths.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,8 +53,6 @@ pub struct Report {
     implied: String,
     opaque: String,
     whiteouts: String,
-    /// Little-endian inodes and sums, in base64.
-    sums: String,
 }
 
 /// The part of a report that is read first.
@@ -84,20 +78,6 @@ impl Report {
     pub fn opaque(&self) -> Result<Vec<CleanPath>, String> {
         paths(&self.opaque)
     }
-
-    /// Sums of the files that were written.
-    pub fn sums(&self) -> Result<Sums, String> {
-        let bytes = STANDARD.decode(&self.sums).map_err(|e| e.to_string())?;
-        let (sums, rest) = bytes.as_chunks::<SUM>();
-        if !rest.is_empty() || sums.len() > SUMS_MAX {
-            return Err(format!("sums of {} bytes", bytes.len()));
-        }
-        let one = |[a, b, c, d, e, f, g, h, sum @ ..]: &[u8; SUM]| {
-            let inode = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
-            (inode, u32::from_le_bytes(*sum))
-        };
-        Ok(sums.iter().map(one).collect())
-    }
 }
 
 fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
@@ -107,15 +87,6 @@ fn list<'a>(paths: impl IntoIterator<Item = &'a CleanPath>) -> String {
         bytes.push(0);
     }
     STANDARD.encode(bytes)
-}
-
-fn listed(sums: &HashMap<u64, u32>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(sums.len() * SUM);
-    for (inode, sum) in sums {
-        bytes.extend(inode.to_le_bytes());
-        bytes.extend(sum.to_le_bytes());
-    }
-    bytes
 }
 
 fn paths(list: &str) -> Result<Vec<CleanPath>, String> {
@@ -214,6 +185,5 @@ fn unpack(input: impl io::Read, root: OwnedFd, limits: TreeBounds) -> io::Result
         implied: list(&applied.implied),
         opaque: list(&applied.opaque),
         whiteouts: list(&applied.whiteouts),
-        sums: STANDARD.encode(listed(&applied.sums)),
     })
 }
