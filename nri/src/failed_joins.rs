@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// After this many failures in a row, operations do not wait for the next attempt.
 const TOO_OFTEN: u32 = 2;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     json::{event, nanoseconds},
     mask::EventMask,
-    owners::PluginId,
+    plugin_id::PluginId,
     policy::{OnTimeout, Outcome},
     shorten::LeftOut,
     source::{FailedUpdate, Requester},

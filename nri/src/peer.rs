@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::{
     closing::Closing,
     mask::event_name,
-    owners::PluginId,
+    plugin_id::PluginId,
     plugin_side::service::{Call, PluginService},
     policy,
     shorten::{self, LeftOut, shorten},

@@ -35,7 +35,7 @@ pub use crate::closing::CloseReason;
 
 use crate::{
     mask::{EventMask, FieldMask, event_name},
-    owners::PluginId,
+    plugin_id::PluginId,
     wire::rpc::Status,
 };
 

@@ -42,8 +42,8 @@ use tokio::{
 use crate::{
     closing::{CloseReason, Closing},
     mask::EventMask,
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     source::{Snapshot, Source},
 };
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::{observe::Kind, owners::PluginId, plugin::Session};
+use crate::{observe::Kind, plugin::Session, plugin_id::PluginId};
 
 /// Instances of one id that are in the shadow of a newer one.
 pub(crate) const MAX_SHADOWS: usize = 8;

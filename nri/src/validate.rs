@@ -20,7 +20,8 @@ use crate::{
     annotation::{effective_annotation, go_bool},
     mask::FieldMask,
     merge::{MergedCreate, clean_path},
-    owners::{ContainerOwners, Owner, Owners, PluginId, removal},
+    owners::{ContainerOwners, Owner, Owners, removal},
+    plugin_id::PluginId,
 };
 
 /// Participation of one active plugin in the CreateContainer that is being validated.

@@ -14,7 +14,7 @@ use crate::{
     merge::MergedCreate,
     observe::Delivery,
     operation::{Notified, Refused},
-    owners::PluginId,
+    plugin_id::PluginId,
     policy::{Flow, Outcome},
     roster::Slot,
     rt,

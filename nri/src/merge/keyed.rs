@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto_nri::{Field, KeyValue, LinuxDevice, Mount};
 
 use super::error::MergeError;
-use crate::owners::{ContainerOwners, PluginId, removal};
+use crate::{
+    owners::{ContainerOwners, removal},
+    plugin_id::PluginId,
+};
 
 /// An entry of a list that is owned and removed by a key.
 pub(super) trait Keyed: Sized {

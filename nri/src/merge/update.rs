@@ -9,7 +9,8 @@ use proto_nri::{
 
 use super::{error::MergeError, resources};
 use crate::{
-    owners::{Conflict, ContainerOwners, Owners, PluginId},
+    owners::{Conflict, ContainerOwners, Owners},
+    plugin_id::PluginId,
     wire::rpc::one_line,
 };
 

@@ -16,14 +16,13 @@ use tokio::{
 };
 
 use super::{
-    error::{INBOUND_BUDGET, MuxError},
+    error::MuxError,
     frame::{FrameReader, HEADER, header},
+    limits::{INBOUND_BUDGET, OUTBOUND_BUDGET},
     replies::Replies,
     socket::Socket,
 };
 
-/// Bytes that may wait for the socket before writers are blocked.
-const OUTBOUND_BUDGET: usize = 1 << 20;
 pub(super) const READ_BUFFER: usize = 16 << 10;
 
 /// Received and unread bytes of one logical connection.
