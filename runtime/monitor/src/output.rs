@@ -1,4 +1,5 @@
 //! The container's output: read from its pipes or terminal, logged, and copied to attached clients.
+//! `reopen` opens the log anew after the kubelet rotated it; `log.rs` formats the lines.
 //!
 //! Nothing is dropped: while an attached client's pipe is full, the container's output stays unread
 //! in its own pipe. A client that lags and takes less than [`PACE`] bytes in [`STUCK`] is

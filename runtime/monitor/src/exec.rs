@@ -1,4 +1,6 @@
-//! Exec: a child of the monitor, in all of the container's namespaces and cgroups.
+//! One exec, from its start to its end, its deadline (`tick`) or its kill.
+//!
+//! An exec is a child of the monitor, in all of the container's namespaces and cgroups.
 //!
 //! Until it is inside, the container cannot see it. The monitor forks a *joiner* (on v2 directly
 //! into the exec's own cgroup), which never enters the container's pid namespace. The joiner closes
