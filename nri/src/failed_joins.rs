@@ -1,5 +1,5 @@
-//! Plugins that failed to synchronise, by id: repeated failures join with growing pauses, and
-//! operations do not wait for them.
+//! Plugins that failed to synchronise, by id. Each failure lengthens the pause before the next
+//! join, and operations do not wait for these plugins.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,6 +1,7 @@
-//! Input of observers and entries of the plugin list: outcomes, connects and disconnects.
+//! The input of observers, and the entries of the list of plugins: outcomes, connections and
+//! disconnections.
 //!
-//! No environment value ever reaches it.
+//! None contains an environment value.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Ownership of plugin ids: ids that only the runtime assigns, those of joining plugins, and
-//! instances in the shadow of a newer one.
+//! The uses of a plugin id: ids that are reserved for in-process and launched plugins, the instance
+//! that joins under an id, and instances that a newer one has replaced (its shadows).
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
-//! The common part of rows of table 5.2. Two shapes of adjustment can remove: a list of keyed
-//! entries (mounts, env, devices) and a map (annotations, sysctl, net devices). Others are replaced
-//! completely.
+//! The part that keyed fields share (NRI-505, NRI-510…518). Entries of two kinds of fields can be
+//! removed by key: of lists (mounts, env, devices) and of maps (annotations, sysctl, net devices).
+//! Other fields are replaced completely.
 //!
 //! Work is linear in the answer and in the existing values, whatever a plugin sends.
 

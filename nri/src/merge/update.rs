@@ -1,4 +1,4 @@
-//! Merging updates of existing containers and evictions (5.3, 5.5).
+//! Merges updates of existing containers, and evictions (NRI-540…570).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! In-process plugins of the library: the default validator (6.1), index `00`. A runtime can add
-//! any [`Handlers`].
+//! In-process plugins of the library: the default validator (NRI-630…643), index `00`. A runtime
+//! can add any [`Handlers`].
 
 use crate::{plugin_id::PluginId, plugin_side::handlers::Handlers, validate::DefaultValidator};
 

@@ -14,8 +14,7 @@ use super::{
     client::{channel, connect, containers, status_text},
     image_table,
     pull_progress::Shown,
-    standard_output,
-    verify_table,
+    standard_output, verify_table,
 };
 use crate::{
     cri::{MAX_MESSAGE, is_unserved},

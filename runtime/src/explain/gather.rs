@@ -1,4 +1,4 @@
-//! The daemon's side: a container's specs and what the event log has of it.
+//! The daemon's side: reads a container's specs, and its events from the event log.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The socket of a multiplexer: input that waits for its reader, output that waits for the socket,
-//! and the two tasks that move them.
+//! The two tasks that read and write the socket of a multiplexer, and their buffers: received bytes
+//! that nobody has read, and bytes that wait for the socket.
 
 use std::{
     collections::{BTreeMap, VecDeque},

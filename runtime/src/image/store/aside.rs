@@ -1,5 +1,5 @@
-//! Sets damaged layers aside, so that the next pull fetches them. Their images are absent until
-//! then; the good layers of these are kept until the store is opened next.
+//! Sets damaged layers aside, so that the next pull fetches them. Until then their images count as
+//! missing; the intact layers of these images are kept until the store is opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

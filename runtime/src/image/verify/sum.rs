@@ -1,8 +1,9 @@
-//! Sums of files' contents, by which `verify` finds damage by a disk.
+//! Checksums of files, by which `verify` finds damage by the disk.
 //!
-//! A CRC of all nonzero pages, each run with its place: a hole equals zeros, and a sparse terabyte
-//! is summed at once. It does not protect against a writer in the store, who could also write sums.
-//! Digests that are compared with a registry's are computed of the transferred bytes.
+//! A checksum is a CRC of the runs of nonzero pages and their offsets. So a hole equals zeros, and
+//! a sparse terabyte takes no time. It does not protect against a user who can write to the store,
+//! and so to the checksums. Digests that are compared with those of a registry are computed from
+//! the transferred bytes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
