@@ -1,4 +1,4 @@
-//! The networks of sandboxes: chooses the backend of the next one, and orders effects and records
+//! The networks of sandboxes. Chooses the backend of a new sandbox, and orders effects and records
 //! so that a crash between them is safe. Only this module writes records.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

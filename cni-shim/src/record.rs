@@ -2,8 +2,8 @@
 //!
 //! A record is written **before** the first effect (CRI-810) and removed after the last undo;
 //! records alone determine which addresses and host ports are in use. A record is replaced
-//! atomically and not synced: its links and network namespaces end with the kernel too, and the
-//! state of network plugins is found again by the result cache.
+//! atomically, but not synced: a crash of the kernel also removes its links and network namespaces,
+//! and the result cache has the state of network plugins.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -17,8 +17,8 @@ use proto_nri::{
 use tokio::time::Instant;
 
 use crate::{
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     wire::event::{HookRequest, container_id, pod_id},
 };
 

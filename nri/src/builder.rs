@@ -6,7 +6,7 @@ use crate::{
     adaptation::{Adaptation, Handle},
     launch::StartError,
     observe::Observer,
-    owners::PluginId,
+    plugin_id::PluginId,
     plugin_side::{builtin, handlers::Handlers},
     rt,
     settings::{PluginSettings, Settings},

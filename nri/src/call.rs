@@ -1,4 +1,4 @@
-//! One event at one plugin: in time, late, or unanswered.
+//! Delivers one event to one plugin within its time limit, and handles late and missing answers.
 
 use std::{
     sync::{

@@ -1,5 +1,5 @@
-//! Why the runtime closes a plugin. The texts of `Shutdown` are here alone: a token, and behind a
-//! colon the details.
+//! The reasons for which a runtime closes a plugin. Only this file has the texts of `Shutdown`: a
+//! token, then a colon and the details.
 
 use std::fmt;
 

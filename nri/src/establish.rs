@@ -6,15 +6,15 @@ use proto_nri::{ConfigureRequest, ConfigureResponse};
 
 use crate::{
     closing::CloseReason,
-    identity::Identity,
     limits::Permit,
     mask::EventMask,
     observe::{Kind, PluginEvent, PluginName},
-    owners::PluginId,
     peer::Peer,
+    peer_identity::Identity,
     plugin::{Link, Session},
+    plugin_id::PluginId,
     plugin_side::{handlers::Handlers, service::PluginService},
-    register::{Registration, RuntimeService, Who},
+    requests::{Registration, RuntimeService, Who},
     shared::Shared,
     wire::{
         discover::Found,

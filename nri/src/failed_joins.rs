@@ -1,12 +1,12 @@
-//! Plugins that failed to synchronise, by id: repeated failures join with growing pauses, and
-//! operations do not wait for them.
+//! Plugins that failed to synchronise, by id. Each failure lengthens the pause before the next
+//! join, and operations do not wait for these plugins.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// After this many failures in a row, operations do not wait for the next attempt.
 const TOO_OFTEN: u32 = 2;

@@ -1,7 +1,7 @@
 //! The simple fields of resources by number, one list for permissions, ownership and merging.
 //!
 //! The patterns name every field without `..`: a field added to the wire does not compile until it
-//! is listed here. Users handle compound fields (hugepage limits, unified, device rules)
+//! is listed here. Callers handle compound fields (hugepage limits, unified, device rules)
 //! themselves.
 
 use proto_nri::{Field, LinuxCpu, LinuxMemory, LinuxResources};

@@ -8,10 +8,10 @@ use tokio::{net::UnixStream, sync::oneshot, task::JoinHandle};
 use crate::{Adaptation, wire::rpc::Status};
 pub use crate::{
     chunks::{Chunk, chunks},
-    identity::Identity,
     join::takes_parts,
     operation::{AnswerContents, Operation, Run, Stop, permitted_updates},
-    register::{Registration, RuntimeService, Who},
+    peer_identity::Identity,
+    requests::{Registration, RuntimeService, Who},
     wire::{
         mux::{FrameReader, Mux, MuxConn, MuxError},
         rpc::one_line,

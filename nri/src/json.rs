@@ -1,5 +1,5 @@
-//! Values as JSON has them in a runtime's event log: names of events, nanoseconds, one line of
-//! text. For `serde(with)` and `serde(into)`.
+//! The form of values in a runtime's event log, which is JSON: names of events, nanoseconds, text
+//! in one line. For `serde(with)` and `serde(into)`.
 
 use proto_nri::Event;
 use serde::{Deserialize as _, Deserializer, Serializer, de::Error};

@@ -1,12 +1,12 @@
-//! Sends a must-run plugin the events it missed (`backlog.rs`), beside its new events.
+//! Sends a must-run plugin the events that it missed (`backlog.rs`), between its new events.
 //!
 //! ```text
 //!   it joined, or a late answer came ─► [lane: the oldest event] ─► a pause ─► [lane: the next] …
 //!   a new event of the same object   ─► [lane: the events of that object, then the new one]
 //! ```
 //!
-//! An event takes the lane for one request timeout at most, and all together take it for a fifth of
-//! the time at most: new events of other objects go between.
+//! One missed event locks the lane for at most one request timeout. All of them lock it for at most
+//! a fifth of the time, so that new events of other objects are delivered in between.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Pre-installed plugins, in-process and from the plugin directory: their start, the one cut they
-//! all share, and the restart of those that end.
+//! Starts the pre-installed plugins, in-process and from the plugin directory, adds all of them in
+//! one cut, and restarts those that end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
     join::{self, Ended, SYNCHRONIZE},
     merge::StopMerge,
     observe::{Kind, PluginEvent, PluginName},
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     plugin_side::handlers::Handlers,
     roster::Joining,
     rt,

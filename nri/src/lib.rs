@@ -134,7 +134,6 @@ struct FromGo;
 
 mod adaptation;
 pub mod adjust;
-mod admission;
 pub mod annotation;
 mod backlog;
 mod builder;
@@ -145,7 +144,6 @@ mod dispatch;
 mod establish;
 mod failed_joins;
 mod fields;
-mod identity;
 #[doc(hidden)]
 pub mod internals;
 mod join;
@@ -163,16 +161,18 @@ mod operation;
 pub mod owners;
 mod pace;
 mod peer;
+mod peer_identity;
 pub mod permit;
 pub mod place;
 mod plugin;
+mod plugin_id;
 mod plugin_list;
 mod plugin_side;
 pub mod policy;
 pub mod read;
-mod register;
 mod rejections;
 mod removed;
+mod requests;
 mod roster;
 mod rt;
 mod seats;
@@ -222,12 +222,12 @@ pub mod prelude {
 
 pub use adaptation::{Adaptation, BlockSync, Turn};
 pub use builder::Builder;
-pub use identity::PeerRule;
 pub use launch::StartError;
 pub use mask::EventMask;
 pub use observe::{Delivery, Kind, Observer, PluginEvent, PluginInfo, PluginName, PluginState};
 pub use operation::{Created, Notified, Ran, Refused, Stopped, Updated};
-pub use owners::PluginId;
+pub use peer_identity::PeerRule;
+pub use plugin_id::{BadPluginId, PluginId};
 #[cfg(feature = "stub")]
 pub use plugin_side::stub::{self, Stub, StubBuilder, StubError};
 pub use plugin_side::{

@@ -15,8 +15,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, geteuid, getrlimit};
+use tokio::sync::Semaphore;
 
-use crate::owners::PluginId;
+use crate::{pace::Pace, peer_identity, plugin_id::PluginId};
 
 /// Connections of one index and name.
 const OF_ID: usize = 16;
@@ -39,6 +40,24 @@ fn part_of_open_files(part: u64) -> usize {
 pub(crate) fn unregistered_of_one(users: usize) -> usize {
     let all = part_of_open_files(FILES_PER_UNREGISTERED);
     (all / users.max(1)).clamp(1, UNREGISTERED)
+}
+
+/// Bounds of what plugins may ask of the runtime.
+pub(crate) struct Admission {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) pace: Pace<PluginId>,
+    /// Of the programs of plugins that connect.
+    pub(crate) lookups: Arc<Semaphore>,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            limits: Arc::default(),
+            pace: Pace::of_updates(),
+            lookups: peer_identity::lookups(),
+        }
+    }
 }
 
 #[derive(Default)]

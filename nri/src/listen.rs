@@ -15,10 +15,10 @@ use tokio::{
 
 use crate::{
     establish::{self, Origin},
-    identity::{Identity, pid_of},
     join, limits,
     observe::{Kind, PluginEvent, PluginName},
     pace::{CONNECTIONS_PER_SECOND, Pace},
+    peer_identity::{Identity, pid_of},
     rt,
     shared::Shared,
     wire::{mux::Socket, transport::Listener},

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::{
     observe::{Delivery, PluginInfo, PluginState},
-    owners::PluginId,
+    plugin_id::PluginId,
     policy::Outcome,
 };
 

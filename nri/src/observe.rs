@@ -1,6 +1,7 @@
-//! Input of observers and entries of the plugin list: outcomes, connects and disconnects.
+//! The input of observers, and the entries of the list of plugins: outcomes, connections and
+//! disconnections.
 //!
-//! No environment value ever reaches it.
+//! None contains an environment value.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     json::{event, nanoseconds},
     mask::EventMask,
-    owners::PluginId,
+    plugin_id::PluginId,
     policy::{OnTimeout, Outcome},
     shorten::LeftOut,
     source::{FailedUpdate, Requester},

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// Updates of a call that are applied before it waits.
 pub(crate) const PART: usize = 50;

@@ -1,4 +1,5 @@
-//! The one generic call: an event to a plugin of any transport, version and style.
+//! Sends one event to a plugin, over its transport, in its version and its style (`StateChange` or
+//! dedicated calls).
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     closing::Closing,
     mask::event_name,
-    owners::PluginId,
+    plugin_id::PluginId,
     plugin_side::service::{Call, PluginService},
     policy,
     shorten::{self, LeftOut, shorten},

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     mask::EventMask,
     observe::{Kind, PluginInfo, PluginState},
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     roster::Occupant,
     shared::Shared,
 };

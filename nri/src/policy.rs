@@ -15,7 +15,7 @@
 //!  Cancelled          ABORT          proceed        proceed         ABORT        never its fault
 //!
 //!  (1) a required plugin: ABORT, for RunPodSandbox, CreateContainer and validation (NRI-412)
-//!  (2) a must-run plugin: the event is journalled
+//!  (2) a must-run plugin: the event is kept (`backlog.rs`)
 //!  (3) a plugin with `fail_request`: ABORT at setup; elsewhere every plugin is notified,
 //!      nothing stops, and the failure is the call's final result
 //! ```
@@ -23,8 +23,8 @@
 //! A plugin requests `fail_request` and its treatment when late (`failure_policy` of its
 //! ConfigureResponse); the runtime's settings override them.
 //!
-//! Pure: no I/O, no clock. The dispatcher keeps the count of misses in a row and carries out the
-//! verdict. One file: the table of outcomes, and the rules to read it.
+//! Pure: no I/O, no clock. The dispatcher counts consecutive misses and applies the verdict. One
+//! file, because the rules belong to the table.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub use crate::closing::CloseReason;
 
 use crate::{
     mask::{EventMask, FieldMask, event_name},
-    owners::PluginId,
+    plugin_id::PluginId,
     wire::rpc::Status,
 };
 

@@ -1,5 +1,5 @@
-//! The last connections and files that were rejected before it was known which plugin they are: a
-//! list of plugins has no other place for them.
+//! The most recent connections and files that were rejected before their plugin was known. The list
+//! of plugins shows them separately.
 
 use std::{collections::VecDeque, time::Duration};
 

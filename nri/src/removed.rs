@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::{
     metrics::Stats,
     observe::{PluginInfo, PluginState},
-    owners::PluginId,
+    plugin_id::PluginId,
 };
 
 /// Closed plugins that are still listed.

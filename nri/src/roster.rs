@@ -8,11 +8,11 @@
 //!
 //! Every dispatch begins, takes its next plugin and finishes under the same mutex. So for each
 //! object and each plugin: the object is in the plugin's list, or its Run/Create event goes to the
-//! plugin; never both, never neither. For that,
+//! plugin; never both, never neither. Two rules ensure this:
 //! - an object is left out of the snapshot until its Run or Create dispatch has finished, and that
 //!   dispatch also visits plugins that joined meanwhile, if need be after those of higher index;
 //! - an object whose Remove dispatch has begun is left out, and that dispatch visits only plugins
-//!   that were in when it began.
+//!   that were in the roster when it began.
 //!
 //! Every dispatch ends, because a cut waits for
 //! - the dispatches that have called another instance of the same id: no dispatch calls an id
@@ -42,8 +42,8 @@ use tokio::{
 use crate::{
     closing::{CloseReason, Closing},
     mask::EventMask,
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     source::{Snapshot, Source},
 };
 

@@ -1,4 +1,4 @@
-//! The one place where tasks begin, so that a test can order them by a seed.
+//! Spawns every task of the library, so that a test can order them by a seed.
 
 #[cfg(feature = "sim")]
 pub(crate) use nri_sim::spawn;

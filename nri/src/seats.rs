@@ -1,12 +1,12 @@
-//! Ownership of plugin ids: ids that only the runtime assigns, those of joining plugins, and
-//! instances in the shadow of a newer one.
+//! The uses of a plugin id: ids that are reserved for in-process and launched plugins, the instance
+//! that joins under an id, and instances that a newer one has replaced (its shadows).
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::{observe::Kind, owners::PluginId, plugin::Session};
+use crate::{observe::Kind, plugin::Session, plugin_id::PluginId};
 
 /// Instances of one id that are in the shadow of a newer one.
 pub(crate) const MAX_SHADOWS: usize = 8;

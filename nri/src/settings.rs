@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::{
     annotation::{effective_annotation, go_bool},
-    identity::PeerRule,
     mask::{EventMask, FieldMask},
-    owners::PluginId,
+    peer_identity::PeerRule,
+    plugin_id::PluginId,
     policy::{Class, OnTimeout, PluginPolicy},
     wire::event::HookRequest,
 };

@@ -10,14 +10,14 @@ use tokio::{
 };
 
 use crate::{
-    admission::Admission,
     backlog::Backlog,
     closing::{CloseReason, Closing},
     failed_joins::FailedJoins,
+    limits::Admission,
     notices::Notices,
     observe::{Observer, PluginEvent},
-    owners::PluginId,
     plugin::Session,
+    plugin_id::PluginId,
     removed::RemovedPlugins,
     roster::Roster,
     seats::{MAX_SHADOWS, Seats},

@@ -5,10 +5,7 @@ use std::pin::Pin;
 
 use proto_nri::{Container, ContainerUpdate, Field, PodSandbox};
 
-use crate::{
-    merge::Askers,
-    owners::{Owners, PluginId},
-};
+use crate::{merge::Askers, owners::Owners, plugin_id::PluginId};
 
 /// A boxed future, as [`Source`] returns it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

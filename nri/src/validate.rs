@@ -2,8 +2,8 @@
 //! combined verdict, and the default validator.
 //!
 //! Pure: no I/O, no clock. The dispatcher calls the validators in parallel and passes the answers;
-//! an error, a timeout and a lost connection are rejections too (NRI-602). One file: most of it is
-//! one validator.
+//! an error, a timeout and a lost connection are rejections too (NRI-602). Most of this file is the
+//! default validator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,8 @@ use crate::{
     annotation::{effective_annotation, go_bool},
     mask::FieldMask,
     merge::{MergedCreate, clean_path},
-    owners::{ContainerOwners, Owner, Owners, PluginId, removal},
+    owners::{ContainerOwners, Owner, Owners, removal},
+    plugin_id::PluginId,
 };
 
 /// Participation of one active plugin in the CreateContainer that is being validated.
@@ -117,8 +118,8 @@ const HARMLESS: [&str; 6] = [
     "cgroup2",
 ];
 
-/// The default validator and its configuration (6.1): keys as in containerd's TOML, or as in the
-/// stand-alone plugin's YAML. By default everything passes.
+/// The default validator and its configuration (NRI-630…643): keys as in containerd's TOML, or as
+/// in the stand-alone plugin's YAML. By default everything passes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DefaultValidator {

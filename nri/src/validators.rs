@@ -1,7 +1,7 @@
-//! Calls all validators at once; a failure to answer rejects.
+//! Calls all validators at once. A validator that fails to answer rejects.
 //!
-//! Present and joining validators are called; a required validator that is neither rejects by its
-//! absence, so that it protects its fields while it is away.
+//! Connected and joining validators are called. The absence of a required validator counts as a
+//! rejection, so that its rules hold while it is disconnected.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     merge::MergedCreate,
     observe::Delivery,
     operation::{Notified, Refused},
-    owners::PluginId,
+    plugin_id::PluginId,
     policy::{Flow, Outcome},
     roster::Slot,
     rt,

@@ -27,7 +27,7 @@ pub fn raise_open_files() {
 
 /// Resets a new child to the original limit, and to no OOM protection. The usual limit of 1024
 /// matters: old programs iterate over all descriptors, or support no more.
-pub fn give_back(child: u32) {
+pub fn reset(child: u32) {
     let Some(pid) = child.try_into().ok().and_then(Pid::from_raw) else {
         return;
     };

@@ -16,7 +16,7 @@ use cairn::{
         args::{Check, Cli, Command, ConfigCommand, ImageCommand, NetworkCommand},
         check_table, client, image, network, ps,
         serve_flags::Serve,
-        status,
+        standard_output, status,
     },
     config::{self, Config, Format},
     daemon::{log::Log, serve},
@@ -99,15 +99,14 @@ fn verdict(result: Result<bool, String>) -> ExitCode {
 
 fn run_config(command: ConfigCommand) -> Result<(), String> {
     match command {
-        ConfigCommand::Default => print!("{}", config::DEFAULT_TEXT),
+        ConfigCommand::Default => standard_output::write(config::DEFAULT_TEXT).map(drop),
         ConfigCommand::Check { file } => {
             config::read(&file)
                 .and_then(Config::check)
                 .map_err(|error| error.to_string())?;
-            println!("{}: fine", file.display());
+            standard_output::write(&format!("{}: fine\n", file.display())).map(drop)
         }
     }
-    Ok(())
 }
 
 /// A page for each public command, and one for the configuration.

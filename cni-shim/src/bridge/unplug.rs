@@ -1,8 +1,8 @@
 //! Deletes links without waiting for the kernel's cleanup.
 //!
-//! The kernel answers the request only after an RCU barrier, some 20 ms after it has removed the
-//! link from every table (0.6–1.6 ms). So a thread waits for the answer, and the caller for that or
-//! the event.
+//! The kernel removes a link from its tables within 0.6 to 1.6 ms and sends an event. It answers
+//! the request only after an RCU barrier, some 20 ms later. So a thread waits for the answer, and
+//! the caller waits for the event or the answer, whichever is first.
 
 use std::io;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! Leftovers in a network: GC from 1.1.0 on (CRI-517), and attachments known only to the cache.
+//! Removes leftovers from a network: by GC where the configuration has version 1.1.0 or later
+//! (CRI-517), and attachments that only the cache knows.
 
 use std::path::{Path, PathBuf};
 

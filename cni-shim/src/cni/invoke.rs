@@ -1,8 +1,9 @@
 //! Runs one plugin: environment and configuration in, result or error out (CRI-510, CRI-511).
 //!
-//! A plugin is its own process group. It ends at its deadline, at too much output, or with the
-//! future that waits for it: no plugin outlives its operation. Nor do processes that it had started
-//! when it failed or was killed, such as an `nft` with rules that the next call must remove.
+//! A plugin has a process group of its own. It is killed at its deadline, when it writes too much,
+//! or when the future that waits for it is dropped: no plugin outlives its operation. If it fails
+//! or is killed, its child processes are killed too: an `nft` could add rules after the call that
+//! removes them.
 
 use std::io;
 use std::path::{Path, PathBuf};

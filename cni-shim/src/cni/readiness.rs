@@ -1,4 +1,5 @@
-//! Caches whether a network is ready, and grants a grace time to one that was (CRI-503).
+//! Caches whether a network is ready. A network that was ready remains so for a grace period
+//! (CRI-503).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Whether a list's plugins can work now: their programs exist, and from 1.1.0 on confirm
-//! (CRI-516).
+//! Checks whether the plugins of a list can work now: their programs exist, and from version 1.1.0
+//! on they confirm it by STATUS (CRI-516).
 
 use std::sync::Arc;
 use std::time::Duration;

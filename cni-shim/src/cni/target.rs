@@ -1,4 +1,4 @@
-//! One sandbox as seen by plugins: their environment, and the use of the last one's result.
+//! One sandbox as plugins see it: their environment, and the result of the last plugin.
 
 use std::io;
 use std::path::Path;

@@ -21,8 +21,9 @@
 //! ```
 //! Answers to host ports at `::1` also need a route, see [`crate::route::add_loopback6_route`].
 //!
-//! The tables are replaced atomically, once a run; pods add and remove elements. The guard makes
-//! `route_localnet` safe: a genuine answer to the loopback arrives addressed to the gateway.
+//! Each start of the daemon replaces the tables atomically; pods add and remove elements. The guard
+//! makes `route_localnet` safe. It may drop all packets to 127/8, because answers to the loopback
+//! are addressed to the gateway.
 
 mod conntrack;
 mod expr;

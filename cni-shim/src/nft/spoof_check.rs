@@ -1,5 +1,6 @@
-//! The table of the family `bridge`: a pod sends only under its own addresses, and not as a router.
-//! Otherwise it could take a neighbour's traffic, or by announcing a route the node's.
+//! The table of the family `bridge`: a pod sends only with its own addresses, and no router
+//! advertisements. Otherwise it could receive the traffic of other pods, or, by a route that it
+//! advertises, that of the node.
 //!
 //! A frame received by a port of `ports` passes if it is IP or ARP, and its hardware and IP source
 //! addresses are the port's own. Frames with a VLAN tag are dropped: they could hide their content.

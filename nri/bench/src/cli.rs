@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    fmt::Write as _,
+    fmt::{Display, Write as _},
     fs,
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
@@ -11,6 +11,7 @@ use std::{
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use nri_record::Values;
+use rustix::fs::{Access, access};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -128,6 +129,12 @@ struct Target {
 }
 
 impl Target {
+    /// Checks before a run that its reports can be written after it.
+    fn check_report_files(&self) -> Result<(), String> {
+        let files = self.json.iter().chain(&self.junit);
+        files.map(PathBuf::as_path).try_for_each(check_writable)
+    }
+
     fn how(&self) -> Result<How, String> {
         match (&self.listen, self.connect) {
             (Some(_), _) => Ok(How::Awaited),
@@ -324,6 +331,7 @@ fn report_each(
     out: &mut dyn Write,
     paint: Paint,
 ) -> Result<u8, String> {
+    target.check_report_files()?;
     let runtime = tokio()?;
     let mut reports = Vec::new();
     for run in runs {
@@ -361,6 +369,22 @@ impl Interrupts {
         }
         "interrupted: the plugin was killed, and nothing is reported".to_owned()
     }
+}
+
+fn check_writable(file: &Path) -> Result<(), String> {
+    let failed = |error: &dyn Display| format!("cannot write {}: {error}", file.display());
+    if file.is_dir() {
+        return Err(failed(&"it is a directory"));
+    }
+    if file.exists() {
+        return access(file, Access::WRITE_OK).map_err(|error| failed(&error));
+    }
+    let dir = match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    access(dir, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| failed(&format!("directory {}: {error}", dir.display())))
 }
 
 fn write_files(args: &Target, reports: &[Report]) -> Result<(), String> {

@@ -488,6 +488,38 @@ fn several_scenarios_are_one_run_and_one_junit_file() {
 }
 
 #[test]
+fn a_report_that_cannot_be_written_is_an_error_before_the_plugin_is_started() {
+    let bench = Bench::new();
+    let scenario = bench.path("scenario.toml");
+    fs::write(&scenario, CREATE).expect("a file");
+    let started = bench.path("started");
+    let directory = bench.path("there");
+    fs::create_dir(&directory).expect("a directory");
+    let missing = bench.path("missing/out.xml");
+    for (flag, file, cause) in [
+        ("--junit", &missing, "missing: No such file or directory"),
+        ("--json", &missing, "missing: No such file or directory"),
+        ("--junit", &directory, "it is a directory"),
+    ] {
+        let args = vec![
+            "run".into(),
+            scenario.clone().into(),
+            flag.into(),
+            file.clone().into(),
+            "--".into(),
+            "touch".into(),
+            started.clone().into(),
+        ];
+        let run = bench.answer_plain(args);
+        let text = &run.errors;
+        assert_eq!(run.code, 2, "{text}");
+        let begin = format!("cannot write {}: ", file.display());
+        assert!(text.contains(&begin) && text.contains(cause), "{text}");
+        assert!(!started.exists(), "the plugin was started");
+    }
+}
+
+#[test]
 fn rules_are_listed_with_source_and_remedy() {
     let mut out = Vec::new();
     let args = ["nri-bench", "rules"].map(Into::into);

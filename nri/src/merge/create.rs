@@ -12,7 +12,10 @@ use super::{
     sides::Sides,
     update::{Askers, EvictSet, MergedStop, UpdateSet},
 };
-use crate::owners::{ContainerOwners, Owners, PluginId};
+use crate::{
+    owners::{ContainerOwners, Owners},
+    plugin_id::PluginId,
+};
 
 /// The merge of one CreateContainer.
 #[derive(Debug)]

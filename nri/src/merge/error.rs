@@ -2,11 +2,7 @@
 
 use proto_nri::Field;
 
-use crate::{
-    owners::{Conflict, PluginId},
-    place::path,
-    policy::Outcome,
-};
+use crate::{owners::Conflict, place::path, plugin_id::PluginId, policy::Outcome};
 
 /// Error of merging an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
-//! The common part of rows of table 5.2. Two shapes of adjustment can remove: a list of keyed
-//! entries (mounts, env, devices) and a map (annotations, sysctl, net devices). Others are replaced
-//! completely.
+//! The part that keyed fields share (NRI-505, NRI-510…518). Entries of two kinds of fields can be
+//! removed by key: of lists (mounts, env, devices) and of maps (annotations, sysctl, net devices).
+//! Other fields are replaced completely.
 //!
 //! Work is linear in the answer and in the existing values, whatever a plugin sends.
 
@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto_nri::{Field, KeyValue, LinuxDevice, Mount};
 
 use super::error::MergeError;
-use crate::owners::{ContainerOwners, PluginId, removal};
+use crate::{
+    owners::{ContainerOwners, removal},
+    plugin_id::PluginId,
+};
 
 /// An entry of a list that is owned and removed by a key.
 pub(super) trait Keyed: Sized {

@@ -9,8 +9,8 @@
 //! a `MergeError` the merge is unusable; only a [`StopMerge`] continues, because no plugin may stop
 //! its operation (NRI-410).
 //!
-//! Pure: no I/O, no clock. Bugs of the reference (F in the spec) are fixed here, always in the same
-//! wire format.
+//! Pure: no I/O, no clock. Bugs of Go's implementation are fixed here, without a change of the wire
+//! format (nri/README.md, *Differences from Go*).
 
 mod create;
 mod error;

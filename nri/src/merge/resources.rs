@@ -8,7 +8,8 @@ use proto_nri::{Field, HugepageLimit, LinuxResources};
 
 use crate::{
     fields::{self, Visitor},
-    owners::{Conflict, ContainerOwners, PluginId},
+    owners::{Conflict, ContainerOwners},
+    plugin_id::PluginId,
 };
 
 /// Adds the messages that are always present on the wire (NRI-407).

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use proto_nri::{PodSandboxAdjustment, RunPodSandboxRequest, RunPodSandboxResponse};
 
 use super::error::MergeError;
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// Of one pod, by all plugins.
 const MOST: usize = 32;

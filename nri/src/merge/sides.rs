@@ -1,7 +1,7 @@
-//! Merging the adjustments of a container being created: table 5.2, row by row.
+//! Merges the adjustments of a container being created, field by field (NRI-500…520).
 //!
-//! The patterns name every field and have no `..`: a field added to the wire does not compile
-//! until it has a row here.
+//! The patterns name every field and have no `..`: a field added to the wire does not compile until
+//! it is merged here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Merging updates of existing containers and evictions (5.3, 5.5).
+//! Merges updates of existing containers, and evictions (NRI-540…570).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use proto_nri::{
 
 use super::{error::MergeError, resources};
 use crate::{
-    owners::{Conflict, ContainerOwners, Owners, PluginId},
+    owners::{Conflict, ContainerOwners, Owners},
+    plugin_id::PluginId,
     wire::rpc::one_line,
 };
 

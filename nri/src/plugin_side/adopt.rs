@@ -1,7 +1,8 @@
 //! Builds the handler table of a [`Plugin`].
 //!
-//! A plugin subscribes to the events whose methods it implements. Their types show which: the
-//! default method returns the future [`Unwritten`]. No method is called to find out.
+//! A plugin subscribes to the events whose methods it implements. The type of a method's future
+//! shows whether it is implemented: the default returns [`Unwritten`]. So no method is called at
+//! registration.
 
 use std::{any::TypeId, sync::Arc};
 

@@ -1,7 +1,7 @@
-//! In-process plugins of the library: the default validator (6.1), index `00`. A runtime can add
-//! any [`Handlers`].
+//! In-process plugins of the library: the default validator (NRI-630…643), index `00`. A runtime
+//! can add any [`Handlers`].
 
-use crate::{owners::PluginId, plugin_side::handlers::Handlers, validate::DefaultValidator};
+use crate::{plugin_id::PluginId, plugin_side::handlers::Handlers, validate::DefaultValidator};
 
 /// The default validator as a plugin.
 pub(crate) fn default_validator(validator: DefaultValidator) -> (PluginId, Handlers) {

@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::{mask::EventMask, owners::PluginId, plugin::Session};
+use crate::{mask::EventMask, plugin::Session, plugin_id::PluginId};
 
 /// Events that may wait for a joining plugin in the background.
 const MAX_QUEUED: usize = 1024;

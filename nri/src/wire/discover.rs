@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::error::TransportError;
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// A plugin file in the plugin directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::owners::PluginId;
+use crate::plugin_id::PluginId;
 
 /// Error of a socket, a directory or a process.
 #[derive(Debug, thiserror::Error)]

@@ -39,11 +39,12 @@ use tokio::{
 use crate::rt;
 
 pub use self::{
-    error::{MAX_FRAME, MuxError},
+    error::MuxError,
     frame::{FrameReader, header},
+    limits::MAX_FRAME,
     trunk::Watch,
 };
-pub(crate) use self::{frame::SHORT_FRAME, socket::Socket, trunk::Watches};
+pub(crate) use self::{limits::SHORT_FRAME, socket::Socket, trunk::Watches};
 use self::{
     replies::Replies,
     trunk::{READ_BUFFER, Trunk},
@@ -51,6 +52,7 @@ use self::{
 
 mod error;
 mod frame;
+mod limits;
 mod replies;
 mod socket;
 mod trunk;

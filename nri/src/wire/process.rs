@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{discover::Found, error::TransportError, rpc::one_line};
-use crate::{owners::PluginId, rt};
+use crate::{plugin_id::PluginId, rt};
 
 /// The variables a launched plugin is started with; it gets no others (NRI-120).
 pub(crate) const ENV_NAME: &str = "NRI_PLUGIN_NAME";

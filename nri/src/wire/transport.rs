@@ -1,4 +1,4 @@
-//! The runtime's socket: listens without taking over another runtime's.
+//! Listens at the runtime's socket, and never replaces the socket of another runtime.
 
 use std::{
     fs,

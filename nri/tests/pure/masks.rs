@@ -1,10 +1,11 @@
 //! Event masks (NRI-310, NRI-400, NRI-401), field masks, and the fields that an answer sets.
 
 use nri::{
+    BadPluginId, PluginId,
     adjust::{Adjust, SetResources},
     mask::{BadMask, EventMask, FieldMask},
     merge::CreateMerge,
-    owners::{BadPluginId, ContainerOwners, Owner, Owners, PluginId},
+    owners::{ContainerOwners, Owner, Owners},
     permit::Sets,
 };
 use proto_nri::{

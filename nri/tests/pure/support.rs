@@ -2,8 +2,9 @@
 //! call.
 
 use nri::{
+    PluginId,
     merge::{CreateMerge, MergeError, MergedCreate},
-    owners::{Owner, PluginId},
+    owners::Owner,
 };
 use proto_nri::{
     Container, ContainerAdjustment, ContainerUpdate, CreateContainerRequest,

@@ -1,5 +1,5 @@
-//! Table 5.2, row by row: set, remove, remove and set, two plugins, three plugins; the view of
-//! later plugins, the runtime's result, the owners.
+//! Each field of an adjustment (NRI-500…520): set, remove, remove and set, two plugins, three
+//! plugins; the view of later plugins, the runtime's result, the owners.
 
 use nri::{adjust::Adjust, merge::MergeError};
 use proto_nri::{ContainerAdjustment, Field, KeyValue, Mount};

@@ -1,10 +1,10 @@
 //! Init's birth into a PID namespace that other processes already use.
 //!
-//! Those may have SYS_PTRACE and inspect each process there: its root, memory and descriptors. So a
-//! process enters only when it has no more rights than they have. Until the start, libcontainer's
-//! process stays outside with every privilege, in all of the container's other namespaces. It forks
-//! a *midwife*, which becomes the container's user with all limits and then clones init into the
-//! namespace; both are children of the monitor. Init waits for a byte.
+//! Those may have SYS_PTRACE, and can then inspect every process in the namespace: its root, memory
+//! and descriptors. So a process enters it only when it has no more rights than they have. Until
+//! the start, libcontainer's process stays outside with every privilege, in all of the container's
+//! other namespaces. It forks a *midwife*, which becomes the container's user with all limits and
+//! then clones init into the namespace; both are children of the monitor. Init waits for a byte.
 
 use std::cell::OnceCell;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! The PID namespace that a container joins, of its pod or of another container, and its procfs.
 //!
-//! A pidfd pins the namespace's process while both are taken from it: its pid may be reused.
+//! Both are opened through a pidfd of a process in the namespace, because its pid may be reused.
 //! libcontainer does not know of the namespace: its init would be visible inside while it still has
 //! the host's root. Init is born into it at the end (`birth.rs`).
 

@@ -2,9 +2,9 @@
 //!
 //! The cache has a file per profile, named by a hash, and used only if its profile is equal.
 //!
-//! A system call newer than all that the profile names counts as unknown, not forbidden: it returns
-//! ENOSYS, and programs fall back to an older one (the rule of the OCI runtime specification for
-//! `linux.seccomp`; runc does the same).
+//! A system call that is newer than all calls in the profile counts as unknown, not forbidden: it
+//! returns ENOSYS, and programs fall back to an older one (the rule of the OCI runtime
+//! specification for `linux.seccomp`; runc does the same).
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -12,10 +12,10 @@ use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::{has_hooks, notify, run_hooks};
+use crate::exec::Outcome;
 use crate::output;
 use crate::peer::Asker;
 use crate::server::{After, DRAIN, Server};
-use crate::session::Outcome;
 use crate::target::Target;
 
 impl Server {

@@ -16,6 +16,7 @@
 //! Only `life.rs` changes the phase, except for Empty → Creating (`request.rs`).
 
 mod create;
+mod exec;
 mod joiner;
 mod life;
 mod output;
@@ -24,7 +25,6 @@ mod peer;
 mod purge;
 mod request;
 mod server;
-mod session;
 mod streams;
 mod target;
 

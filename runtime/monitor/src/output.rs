@@ -1,10 +1,11 @@
 //! The container's output: read from its pipes or terminal, logged, and copied to attached clients.
+//! `reopen` opens the log anew after the kubelet rotated it; `log.rs` formats the lines.
 //!
-//! Nothing is dropped: while an attached client's pipe is full, the container's output stays unread
-//! in its own pipe. A client that lags and takes less than [`PACE`] bytes in [`STUCK`] is
-//! disconnected: none blocks the others longer. At the container's end the rest of the pipes is
-//! read for the log; lagging clients miss it. A log that cannot be written (disk full) never stops
-//! the container: lost bytes are counted.
+//! No output is dropped: while the pipe of an attached client is full, the container's output stays
+//! unread in its own pipe. A client that reads less than [`PACE`] bytes in [`STUCK`] is
+//! disconnected, so that it blocks the log and other clients no longer. At the container's end the
+//! log gets the rest of the pipes; clients that lag miss it. A log that cannot be written (disk
+//! full) never stops the container: lost bytes are counted.
 
 use std::fs::File;
 use std::io::{self, Write};

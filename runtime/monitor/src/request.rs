@@ -6,9 +6,9 @@ use cairn_monitor::sys;
 use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams};
 
 use crate::create::Creation;
+use crate::exec::Exec;
 use crate::peer::Asker;
 use crate::server::{After, Server};
-use crate::session::Exec;
 
 /// Limit of concurrent execs.
 const EXECS: usize = 512;

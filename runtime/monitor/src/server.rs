@@ -13,10 +13,10 @@ use cairn_monitor::sys::{self, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::Creation;
+use crate::exec::Exec;
 use crate::output::Output;
 use crate::peer::{Asker, Clients};
 use crate::purge::purge;
-use crate::session::Exec;
 use crate::streams::{Attached, Streams};
 use crate::target::Target;
 

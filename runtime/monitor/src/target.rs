@@ -1,4 +1,4 @@
-//! Init from the view of an exec: its namespaces, and the host ids of its users.
+//! Facts about init that an exec needs: its namespaces, and the host ids of its users.
 
 use std::fs;
 use std::io;

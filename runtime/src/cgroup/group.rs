@@ -1,4 +1,6 @@
 //! One cgroup: its directories in all hierarchies, and their creation.
+//!
+//! `Host::pod` turns CRI's `cgroup_parent` into the pod's cgroup, for both drivers.
 
 use super::error::{Error, Result};
 use super::host::{Hierarchy, Host, Mode, Place};

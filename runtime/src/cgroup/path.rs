@@ -1,5 +1,6 @@
-//! Checked path of a cgroup below the root of every hierarchy: the text comes from the kubelet and
-//! must not leave the tree (CRI-210, CRI-710).
+//! The path of a cgroup, relative to the root of each hierarchy. The kubelet chooses the text, so
+//! the parser rejects paths that leave the tree (CRI-210, CRI-710). `Host::pod` in `group.rs`
+//! chooses a pod's path.
 
 use super::error::{Error, Result};
 use std::fmt;

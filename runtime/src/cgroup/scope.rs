@@ -1,8 +1,8 @@
 //! Makes, changes and ends cgroups with either driver; contains all that is specific to systemd.
 //!
-//! Bounds, devices and `unified` values are written below the scope, where systemd writes nothing.
-//! Values that are weighed against siblings must also hold for the scope itself. They are set as
-//! unit properties ([`shares`]): systemd would overwrite them at the next `daemon-reload`.
+//! Limits, devices and `unified` values are written below the scope, where systemd writes nothing.
+//! Weights compare siblings, so they are also set on the scope itself: as unit properties
+//! ([`shares`]), because the next `daemon-reload` would overwrite a written value.
 
 use super::error::{Error, Result};
 use super::group::Cgroup;

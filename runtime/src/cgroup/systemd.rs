@@ -1,7 +1,8 @@
 //! systemd's manager: transient scopes and slices (org.freedesktop.systemd1(5)).
 //!
-//! The connection is made at first use, and again after the bus was lost or systemd was
-//! re-executed; a pending call fails. The state of its unit shows the end of a job that was missed.
+//! The connection is made at first use, and again after the bus is lost or systemd is re-executed;
+//! calls in progress then fail. If the signal of a job's end was missed, the state of its unit
+//! shows the end.
 
 use super::bus::{ANSWER, Job, Link, is_named};
 use super::error::{Error, Result};

@@ -122,7 +122,11 @@ pub async fn import(from: &Connect, file: &Path, name: String) -> Result<(), Str
     while let Some(answer) = answers.next().await {
         match answer.map_err(status_text)?.step {
             Some(Step::Progress(line)) if std::io::stderr().is_terminal() => eprintln!("{line}"),
-            Some(Step::Image(image)) => println!("{} {}", image.id, image.tags.join(" ")),
+            Some(Step::Image(image)) => {
+                // The import continues without its reader.
+                let line = format!("{} {}\n", image.id, image.tags.join(" "));
+                let _ = standard_output::write(&line)?;
+            }
             _ => {}
         }
     }
@@ -278,7 +282,7 @@ pub async fn rm(arguments: Rm) -> Result<(), String> {
             .await
             .map_err(status_text)?
             .into_inner();
-        println!("{}", answer.id);
+        let _ = standard_output::write(&format!("{}\n", answer.id))?;
         for step in answer.skipped {
             eprintln!("cairn: skipped: {step}");
         }

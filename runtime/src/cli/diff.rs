@@ -1,5 +1,5 @@
-//! Compares two texts of JSON line by line. A comma at the end of a line does not count: it comes with the next entry, and would
-//! show the entry before a new one as changed. Pure.
+//! Compares two texts of JSON line by line. A comma at the end of a line is ignored: a new entry
+//! adds a comma to the line above, which would then count as changed. Pure.
 
 /// One line of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

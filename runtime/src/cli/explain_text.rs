@@ -60,10 +60,10 @@ pub(super) fn text(explained: &Explanation, width: usize, color: bool, full: boo
     let names = explained
         .plugins
         .iter()
-        .map(|answers| answers.plugin.chars().count());
+        .map(|answer| answer.plugin.chars().count());
     let column = names.max().unwrap_or(0);
-    for answers in &explained.plugins {
-        plugin(&mut out, answers, column, width, &paint);
+    for answer in &explained.plugins {
+        plugin(&mut out, answer, column, width, &paint);
     }
     updates(&mut out, explained, &paint, full);
     let reasons = [
@@ -136,18 +136,18 @@ fn updates(out: &mut String, explained: &Explanation, paint: &Paint, full: bool)
     }
 }
 
-fn plugin(out: &mut String, answers: &Answer, column: usize, width: usize, paint: &Paint) {
-    let name = format!("{:column$}", clean(&answers.plugin));
+fn plugin(out: &mut String, answer: &Answer, column: usize, width: usize, paint: &Paint) {
+    let name = format!("{:column$}", clean(&answer.plugin));
     let mut effects = Vec::new();
-    let validated = answers.hook == "ValidateContainerAdjustment";
-    match (answers.outcome.as_str(), answers.changes.len()) {
+    let validated = answer.hook == "ValidateContainerAdjustment";
+    match (answer.outcome.as_str(), answer.changes.len()) {
         ("answered", _) if validated => effects.push(paint.with(Tint::Good, "validated the sum")),
         ("answered", 0) => effects.push(paint.with(Tint::Faint, "changed nothing")),
         ("answered", 1) => effects.push(paint.with(Tint::Good, "1 change")),
         ("answered", n) => effects.push(paint.with(Tint::Good, &format!("{n} changes"))),
         (outcome, _) => {
             let outcome = outcome.replace('_', " ");
-            let text = match &answers.reason {
+            let text = match &answer.reason {
                 Some(why) => format!("{outcome}: {}", clean(why)),
                 None => outcome,
             };
@@ -156,10 +156,10 @@ fn plugin(out: &mut String, answers: &Answer, column: usize, width: usize, paint
             effects.push(paint.with(Tint::Bad, &lines.join(&format!("\n{:1$}", "", column + 4))));
         }
     }
-    effects.extend(some(answers.updates, "update").map(|effect| effect + " of others"));
+    effects.extend(some(answer.updates, "update").map(|effect| effect + " of others"));
     effects
-        .extend(some(answers.evictions, "eviction").map(|effect| paint.with(Tint::Warn, &effect)));
-    let took = answers
+        .extend(some(answer.evictions, "eviction").map(|effect| paint.with(Tint::Warn, &effect)));
+    let took = answer
         .took_ns
         .map_or(String::new(), |ns| format!("  {}", duration(ns)));
     let _ = writeln!(
@@ -169,7 +169,7 @@ fn plugin(out: &mut String, answers: &Answer, column: usize, width: usize, paint
         effects.join(", "),
         paint.with(Tint::Faint, &took)
     );
-    for one in &answers.changes {
+    for one in &answer.changes {
         let _ = writeln!(out, "      {}", change(one, paint));
     }
 }
@@ -250,7 +250,7 @@ mod tests {
         trace::Values,
     };
 
-    fn answers(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Answer {
+    fn answer(plugin: &str, outcome: &str, reason: Option<&str>, changes: Vec<Change>) -> Answer {
         Answer {
             plugin: plugin.to_owned(),
             hook: "CreateContainer".to_owned(),
@@ -288,20 +288,20 @@ mod tests {
             schema: 2,
             container: about,
             plugins: vec![
-                answers(
+                answer(
                     "10-a",
                     "answered",
                     None,
                     vec![set("mounts", "/data", Some(mount)), removed],
                 ),
-                answers(
+                answer(
                     "15-longer",
                     "answered",
                     None,
                     vec![set("env", "SECRET", None)],
                 ),
-                answers("20-idle", "answered", None, Vec::new()),
-                answers("30-b", "denied", Some("it may not touch Args"), Vec::new()),
+                answer("20-idle", "answered", None, Vec::new()),
+                answer("30-b", "denied", Some("it may not touch Args"), Vec::new()),
             ],
             base: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6})),
             spec: Some(json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 7})),

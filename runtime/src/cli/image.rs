@@ -12,6 +12,7 @@ use super::{
     client::{channel, containers, status_text},
     image_table,
     pull_progress::Shown,
+    standard_output,
 };
 use crate::{cri::MAX_MESSAGE, image::Reference};
 
@@ -70,8 +71,8 @@ pub async fn pull(
         format!("pull {name}: interrupted: it is given up, unless another waits for the same")
     })?;
     let answer = answer.map_err(status_text)?;
-    println!("{} {name}", answer.into_inner().image_ref);
-    Ok(())
+    let line = format!("{} {name}\n", answer.into_inner().image_ref);
+    standard_output::write(&line).map(drop)
 }
 
 /// Shows the progress of the pull; a runtime without progress is asked once.
@@ -141,7 +142,8 @@ pub async fn rm(arguments: ImageRm) -> Result<(), String> {
             image: named(found.id.clone()),
         };
         client.remove_image(request).await.map_err(status_text)?;
-        println!("{} {}", found.id, found.repo_tags.join(" "));
+        let line = format!("{} {}\n", found.id, found.repo_tags.join(" "));
+        let _ = standard_output::write(&line)?;
         if !users.is_empty() {
             eprintln!(
                 "cairn: {wanted} was in use: its layers stay until these containers are removed: {}",

@@ -16,7 +16,7 @@ pub mod ps;
 mod ps_tree;
 mod pull_progress;
 pub mod serve_flags;
-mod standard_output;
+pub mod standard_output;
 pub mod status;
 mod status_report;
 pub mod text;

@@ -9,7 +9,7 @@ use std::{
 ///
 /// # Errors
 /// One line for the user.
-pub(super) fn write(text: &str) -> Result<ControlFlow<()>, String> {
+pub fn write(text: &str) -> Result<ControlFlow<()>, String> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(ControlFlow::Continue(())),

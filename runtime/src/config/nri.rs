@@ -116,7 +116,7 @@ impl Nri {
             other_plugins: default.into(),
             replace_same_name: self.replace_same_name,
             tolerate_missing_annotation: (!annotation.is_empty()).then(|| annotation.clone()),
-            started: Some(crate::inherited::give_back),
+            started: Some(crate::inherited::reset),
             ..Settings::default()
         })
     }

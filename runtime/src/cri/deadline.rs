@@ -1,8 +1,8 @@
-//! A caller's deadline (`grpc-timeout`): the call ends with DEADLINE_EXCEEDED, which its own client
-//! would also report, whichever of the two clocks is first (CRI-006).
+//! A caller's deadline (`grpc-timeout`). The call ends with DEADLINE_EXCEEDED, the code that the
+//! client itself reports if its clock is first (CRI-006).
 //!
-//! tonic's own timer is outside of this one and would answer CANCELLED. It never wins: this
-//! deadline is earlier, and each poll checks the clock, including polls that tonic's timer causes.
+//! tonic's timer would answer CANCELLED. It never does: this deadline is earlier, and each poll
+//! checks the clock, including the polls that tonic's timer causes.
 
 use std::{convert::Infallible, future::Future, pin::pin, task::Poll, time::Duration};
 

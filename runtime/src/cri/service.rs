@@ -1,4 +1,5 @@
-//! Shared by both services; each RPC gets only the parts it uses, Status all.
+//! The parts of the daemon that both services use. Each RPC gets only the parts that it uses;
+//! Status gets all.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Counts and durations of gRPC calls, of CRI and of `cairn.v1`, by method and code.
 //!
-//! Outside of the deadlines, so that overdue calls count with their caller's code. A call whose
-//! caller leaves is `Cancelled`. A stream counts when it begins, with the time until then.
+//! This layer is outside of the deadline's, so that an overdue call counts with the code that its
+//! caller gets. A call whose caller leaves is `Cancelled`. A stream counts when it begins; its
+//! duration is the time until then.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 

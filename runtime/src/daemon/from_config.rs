@@ -166,7 +166,7 @@ pub(super) fn network_config(config: &Config, lookups: &Lookups) -> Result<cni_s
         ready_timeout: CNI_READY,
         status_grace: CNI_GRACE,
         parallel: CNI_PARALLEL,
-        started: Some(crate::inherited::give_back),
+        started: Some(crate::inherited::reset),
         answers: cni_shim::Answers::by({
             let lookups = lookups.clone();
             move |paths| {

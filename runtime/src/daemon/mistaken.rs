@@ -1,5 +1,5 @@
-//! Clients of the CRI socket, one of which may be an NRI plugin with the wrong socket. It and the
-//! HTTP/2 server do not understand each other, so that the daemon reports the mistake.
+//! Detects an NRI plugin that connects to the CRI socket, by its first bytes, and logs the mistake:
+//! the plugin and the HTTP/2 server would only report broken protocols.
 
 use std::{
     io::{self, IoSlice},

@@ -1,4 +1,4 @@
-//! The daemon's side: a container's specs and what the event log has of it.
+//! The daemon's side: reads a container's specs, and its events from the event log.
 
 use std::sync::Arc;
 
@@ -430,27 +430,27 @@ fn answers(events: &[Arc<Event>], hooks: &[&str]) -> Vec<Answer> {
     });
     // Plugins without a subscription were not asked.
     answers
-        .filter(|answers| answers.outcome != "not_subscribed")
+        .filter(|answer| answer.outcome != "not_subscribed")
         .collect()
 }
 
 /// Adds the changes of the table of owners; plugins that are no longer in the log come last. If the
 /// log has a field that the table lacks, another plugin has overridden it.
 fn with_changes(mut answers: Vec<Answer>, specs: &Specs, container: &str) -> Vec<Answer> {
-    for change in answers.iter_mut().flat_map(|answers| &mut answers.changes) {
+    for change in answers.iter_mut().flat_map(|answer| &mut answer.changes) {
         change.effect = Effect::Overridden;
     }
     let none = FieldOwners::default();
     let table = specs.owners.owners.get(container).unwrap_or(&none);
     for plugin in fields::owners(table) {
         let mut changes = fields::changes(table, &specs.adjustment, &plugin);
-        let theirs = |answers: &&mut Answer| answers.plugin == plugin && answers.hook == HOOKS[0];
-        match answers.iter_mut().find(theirs) {
-            Some(answers) => {
+        let is_theirs = |answer: &&mut Answer| answer.plugin == plugin && answer.hook == HOOKS[0];
+        match answers.iter_mut().find(is_theirs) {
+            Some(answer) => {
                 let kept = |old: &Change| changes.iter().all(|new| !is_same(old, new));
-                let overridden = answers.changes.drain(..).filter(kept).collect::<Vec<_>>();
+                let overridden = answer.changes.drain(..).filter(kept).collect::<Vec<_>>();
                 changes.extend(overridden);
-                answers.changes = changes;
+                answer.changes = changes;
             }
             None => answers.push(Answer {
                 plugin,

@@ -252,7 +252,7 @@ impl Lookups {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
-        process.id().into_iter().for_each(inherited::give_back);
+        process.id().into_iter().for_each(inherited::reset);
         Ok(Helper {
             process,
             socket: Arc::new(ours),

@@ -1,7 +1,7 @@
 //! Incoming documents: manifests, configs, the unpack helper's reports.
 //!
-//! Long documents, or many slow ones, must not take the daemon's memory: longer ones go to an
-//! unnamed file, and such files are read one at a time.
+//! Long documents, or many slow ones, must not exhaust the daemon's memory: a long document goes to
+//! an unnamed file, and these files are read one at a time.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};

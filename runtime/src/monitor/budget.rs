@@ -1,5 +1,5 @@
-//! A memory limit that many calls share. Each call charges its use as it grows, and the charge is
-//! released when it is dropped.
+//! A memory limit that many calls share. A call charges its use as it grows, and releases the
+//! charge at its end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -247,7 +247,7 @@ impl Monitors for Programs {
             .stderr(detached::bare().and_then(|b| b.try_clone_to_owned())?)
             .spawn()?;
         // The monitor starts no process before a request, and its processes inherit this.
-        child.id().into_iter().for_each(inherited::give_back);
+        child.id().into_iter().for_each(inherited::reset);
         Ok(Box::pin(async move { drop(child.wait().await) }))
     }
 

@@ -1,4 +1,4 @@
-//! Applies the merged adjustment of all plugins to a new container's spec (NRI section 7).
+//! Applies the merged adjustment of all plugins to a new container's spec (NRI-700…724).
 //!
 //! All or nothing: an error leaves the spec unchanged. A value that the create helper or the host
 //! cannot apply is refused with the name of its field.

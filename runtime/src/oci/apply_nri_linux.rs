@@ -1,5 +1,5 @@
-//! Rows of NRI section 7 that change the `linux` section of a spec. Seccomp, scheduling and memory
-//! policy are in `apply_nri_seccomp` and `apply_nri_scheduling`.
+//! The fields of an adjustment that change the `linux` section of a spec (NRI-700…706). Seccomp,
+//! scheduling and memory policy are in `apply_nri_seccomp` and `apply_nri_scheduling`.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! Mounts of an adjustment (NRI section 7.1).
+//! Mounts of an adjustment (NRI-721…724).
 
 use oci_spec::runtime::{Mount, Spec};
 use proto_nri::{self as nri, Field};

@@ -1,4 +1,5 @@
-//! The rows of NRI section 7 that change annotations, the process and the OCI hooks.
+//! The fields of an adjustment that change annotations, the process and the OCI hooks (NRI-702,
+//! NRI-703, NRI-708).
 
 use std::collections::BTreeMap;
 
@@ -93,7 +94,7 @@ fn check_variable(entry: &nri::KeyValue) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Replaces the arguments, unless the list is empty. An empty first element is a marker (5.2).
+/// Replaces the arguments, unless the list is empty. An empty first element is a marker (NRI-517).
 pub(super) fn args(spec: &mut Spec, asked: &[String]) -> Result<(), SpecError> {
     let args = match asked {
         [marker, rest @ ..] if marker.is_empty() => rest,

@@ -1,4 +1,4 @@
-//! Rows of NRI section 7 about scheduler, I/O priority and memory policy. Values that the kernel
+//! The scheduler, I/O priority and memory policy of an adjustment (NRI-700). Values that the kernel
 //! would refuse at start are refused here.
 
 use oci_spec::runtime::{

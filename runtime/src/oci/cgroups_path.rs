@@ -1,4 +1,6 @@
-//! `linux.cgroupsPath` of a container: a path for cgroupfs, `slice:prefix:id` for systemd.
+//! The field `linux.cgroupsPath` of a container's spec, in the form that plugins and OCI hooks
+//! read: a path for cgroupfs, `slice:prefix:id` for systemd. The cgroup that cairn makes is chosen
+//! in `cgroup/group.rs`.
 
 use super::{
     base::clean_path,

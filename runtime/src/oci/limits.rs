@@ -1,4 +1,5 @@
-//! Merges requested limits into those of a spec (CRI-230 to CRI-232, NRI-706). CRI's come as NRI's.
+//! Merges requested limits into those of a spec (CRI-230 to CRI-232, NRI-706). Limits of CRI are
+//! converted to NRI's form first.
 //!
 //! Zero and absent both keep the old value. Some plugins send the zeros of CRI back (NRI-1231).
 

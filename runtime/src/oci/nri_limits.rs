@@ -1,7 +1,7 @@
 //! Refuses limits of an adjustment that this host, or every current kernel, lacks.
 //!
-//! Updates are exempt: a kubelet sends every page size and its swap to every host, so that
-//! unavailable limits are left out (CRI-231). A plugin means what it requests.
+//! Updates are exempt: a kubelet sends every page size and its swap to every host, so unavailable
+//! limits are left out there (CRI-231). A plugin requests a limit on purpose.
 
 use proto_nri::{self as nri, Field};
 

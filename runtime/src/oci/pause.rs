@@ -1,7 +1,7 @@
 //! The spec of the pause process, which exists only if a pod shares its PID namespace (CRI-201).
 //!
-//! Every container of the pod sees this process, so that it must offer less than any of them has.
-//! It has no capabilities; its mounts are removed once it has started (`pod/pause.rs`); its program
+//! Every container of the pod sees this process, so it must have fewer rights than each of them. It
+//! has no capabilities; its mounts are removed once it has started (`pod/pause.rs`); its program
 //! adds a seccomp filter (`monitor/src/pause.rs`).
 
 use std::path::Path;

@@ -1,10 +1,11 @@
-//! The end of a container's process: the only path from the kernel's event to plugins (C-10).
+//! The end of a container's process: records it, and notifies plugins (C-10).
 //!
 //! ```text
-//!  monitor ─► watch ─► queue ─► exited: record ─► event ─► release ─► send_stop_hook ─► exit_told
+//!  monitor ─► watch ─► queue ─► exited: record ─► event ─► release ─► send_stop_hook: exit_reported
 //! ```
-//! A removal, a failed start and recovery also call `send_stop_hook`: only the first call sends it.
-//! A stop waits for `exit_reported`. An undone creation had no process and sends the hook itself.
+//! A removal, a failed start and recovery also call `send_stop_hook`; only the first call sends the
+//! hook. StopContainer waits for `exit_reported`. The undo of a failed CreateContainer sends the
+//! hook itself, because no process ended.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -91,8 +92,8 @@ pub async fn exited(
         .await;
     cx.notices.became(pod, Some(container), action);
     match &written {
-        Ok(_) => give_back(&cx.node, container).await,
-        Err(_) => give_back_later(cx, pod, container),
+        Ok(_) => release(&cx.node, container).await,
+        Err(_) => release_later(cx, pod, container),
     }
     send_stop_hook(cx, pod, container).await;
     written?;
@@ -125,11 +126,11 @@ pub async fn stop_container_hook(cx: &Pods, pod: &Pod, container: &Container) {
 }
 
 /// For an exit that a full disk refused. Meanwhile the monitor keeps it for the next daemon.
-fn give_back_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
+fn release_later(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
     let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
         if written_later(&pod, &container).await {
-            give_back(&cx.node, &container).await;
+            release(&cx.node, &container).await;
         }
     });
 }
@@ -154,7 +155,7 @@ async fn lost(node: &Node, container: &Container) -> (Exit, i64) {
 
 /// Releases monitor, processes, cgroup and directory. Failures are logged, and the removal of the
 /// container tries again.
-pub async fn give_back(node: &Node, container: &Container) {
+pub async fn release(node: &Node, container: &Container) {
     let dir = node.dirs.container(&container.id);
     let log = |what: &str, error: &dyn std::fmt::Display| {
         tracing::warn!(container = %container.id, %error, "{what}");

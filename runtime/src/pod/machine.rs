@@ -1,5 +1,5 @@
 //! Kernel resources of sandboxes and roots beside processes and cgroups: namespaces, mounts,
-//! networks. Paths and ids, no pods. The model of the tests runs on a machine in memory.
+//! networks. This module knows paths and ids, no pods. Tests replace the machine by one in memory.
 
 use std::{collections::HashSet, ffi::CStr, io, os::fd::AsFd as _, path::Path, sync::Arc};
 

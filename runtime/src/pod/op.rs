@@ -10,7 +10,10 @@ use super::{
     error::{Error, Result},
     record::container_name_key,
 };
-use crate::{monitor::Ending, spans};
+use crate::{monitor::Ending, one_line::cut, spans};
+
+/// Characters of a path from a client in an error.
+const LONGEST_PATH: usize = 100;
 
 /// An operation on a pod, or on one of its containers.
 #[derive(Debug, Clone)]
@@ -138,6 +141,13 @@ impl CreateContainerRequest {
         {
             return invalid("config.image is missing");
         }
+        for (number, mount) in config.mounts.iter().enumerate() {
+            if mount.image_sub_path.starts_with('/') {
+                let field = format!("config.mounts[{number}].image_sub_path");
+                let path = cut(&mount.image_sub_path, LONGEST_PATH);
+                return invalid(&format!("{field}: {path:?} must be relative"));
+            }
+        }
         Ok(Self {
             id,
             config,
@@ -153,6 +163,42 @@ impl CreateContainerRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::error::Kind;
+
+    #[test]
+    fn an_absolute_sub_path_of_an_image_volume_is_rejected_by_its_field() {
+        let check = |sub_path: &str| {
+            let volume = cri::Mount {
+                container_path: "/data".to_owned(),
+                image: Some(cri::ImageSpec::default()),
+                image_sub_path: sub_path.to_owned(),
+                ..cri::Mount::default()
+            };
+            let config = cri::ContainerConfig {
+                metadata: Some(cri::ContainerMetadata {
+                    name: "c".to_owned(),
+                    attempt: 0,
+                }),
+                image: Some(cri::ImageSpec {
+                    image: "i".to_owned(),
+                    ..cri::ImageSpec::default()
+                }),
+                mounts: vec![cri::Mount::default(), volume],
+                ..cri::ContainerConfig::default()
+            };
+            CreateContainerRequest::check(config, None, "id".to_owned()).map(drop)
+        };
+        assert_eq!(check("etc/ssl"), Ok(()));
+        assert_eq!(check(""), Ok(()));
+        let error = check("/etc/ssl").expect_err("an absolute path");
+        assert_eq!(error.kind, Kind::Invalid);
+        assert_eq!(
+            error.text,
+            r#"CreateContainer: config.mounts[1].image_sub_path: "/etc/ssl" must be relative"#
+        );
+        let error = check(&format!("/{}", "x".repeat(5000))).expect_err("a long path");
+        assert!(error.text.len() < 300, "{}", error.text);
+    }
 
     #[test]
     fn what_does_not_exist_is_stopped_and_removed_and_nothing_else() {

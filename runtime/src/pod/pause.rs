@@ -2,8 +2,9 @@
 //! it has a monitor, a create helper and a leaf cgroup; its root has one static program, and no
 //! image.
 //!
-//! Containers of the pod can inspect it through `/proc/1`. So its program has an empty root and no
-//! procfs; that of the namespace is mounted read-only beside the pod's files, and copied.
+//! Containers of the pod can inspect it through `/proc/1`. So its root is empty and has no procfs.
+//! The procfs of the namespace is mounted read-only beside the pod's files, and containers get
+//! copies of that mount.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    container_exit::{give_back, send_stop_hook, watch},
+    container_exit::{release, send_stop_hook, watch},
     create_container,
     error::Result,
     op::Op,
@@ -43,7 +43,7 @@ pub(super) async fn recover_container(
         }
         // The exit was recorded, but plugins may not have been notified.
         ContainerPhase::Exited => {
-            give_back(&cx.node, container).await;
+            release(&cx.node, container).await;
             send_stop_hook(cx, pod, container).await;
         }
     }
@@ -91,7 +91,7 @@ async fn reattach(
         }
         // Never started: the monitor undoes itself.
         Ok(Ok(Reattached::Lost)) if created => {
-            give_back(&cx.node, container).await;
+            release(&cx.node, container).await;
             Ok(())
         }
         Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,

@@ -46,7 +46,7 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
         // idempotent (NRI-430).
     }
     fault::pass("container.remove.files").await.step(&what)?;
-    container_exit::give_back(&cx.node, container).await;
+    container_exit::release(&cx.node, container).await;
     let released = cx.node.images.release_rootfs(&container.id).await;
     skips.pass("root file system", released.step(&what))?;
     let volumes = cx.node.dirs.volumes(&container.id);

@@ -1,5 +1,6 @@
-//! Remembers required plugins over restarts: each start logs a plugin that the configuration no
-//! longer lists, until a table of that plugin confirms it. Without the file, nothing is logged.
+//! Records which plugins are required. If the configuration lists such a plugin no longer, each
+//! start logs that, until the configuration has a table for the plugin. Without a record nothing is
+//! logged.
 
 use std::{collections::BTreeSet, fs, io, path::Path};
 

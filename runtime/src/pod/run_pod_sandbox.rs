@@ -6,9 +6,9 @@
 //!     │name     │          │ns,files    │addresses  │process  │plugins agreed
 //! ```
 //!
-//! Each phase is a row of [`PHASES`] with its undo, so only the progress is kept; a failed phase is
-//! undone too. Before each effect, the disk has the facts that an undo after a crash needs: the
-//! record, then `network_begun` before the network request (CRI-111), and the hook's mark.
+//! Each phase is a row of [`PHASES`] with its undo. A failed phase is undone too. Before each
+//! effect, the disk has the facts that an undo after a crash needs: the record, then
+//! `network_begun` before the network request (CRI-111), and the hook's mark.
 
 use std::sync::Arc;
 

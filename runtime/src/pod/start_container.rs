@@ -197,7 +197,7 @@ async fn mount_root(node: &Node, pod: &Pod, container: &Container, specs: &Specs
 
 /// Ends all processes, marks the container EXITED, and notifies the plugins that know it.
 async fn failed(cx: &Pods, pod: &Arc<Pod>, container: &Arc<Container>, error: &Error) {
-    container_exit::give_back(&cx.node, container).await;
+    container_exit::release(&cx.node, container).await;
     let written = container
         .cell
         .record_fact(|record| {

@@ -4,9 +4,9 @@
 //!   unknown ──asked──► counting ──► known ──asked, older than FRESH──► counting (reports the old)
 //!                         └─ layer removed: unknown     known ──not asked for KEPT──► unknown
 //! ```
-//! A list waits only for layers without a count, at most `FIRST`. An incomplete count only replaces
-//! a smaller figure: a container cannot shrink by being hard to count. A slow count waits ten times
-//! its duration before the next, so that others get their turns.
+//! A list waits only for layers without a count, at most `FIRST`. An incomplete count replaces only
+//! a smaller figure: a container cannot lower its usage by making the count slow. A slow count
+//! waits ten times its duration before the next, so that others get their turns.
 
 use super::reading::LayerUsage;
 use parking_lot::Mutex;

@@ -1,3 +1,5 @@
+//! One record in memory and on disk.
+
 use std::sync::Arc;
 
 use parking_lot::RwLock;

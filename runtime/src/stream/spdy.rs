@@ -1,4 +1,6 @@
 //! A SPDY/3.1 connection: tasks that read and write its frames.
+//!
+//! No crate fits: `spdystream-rs` 0.1 drops data and has no bounds; `spdy-mux` is GPL, and a client.
 
 use std::{io, sync::Arc};
 

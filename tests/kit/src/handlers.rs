@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub creates: Answers<CreateContainerRequest, CreateContainerResponse>,
     pub updates: Answers<UpdateContainerRequest, Vec<ContainerUpdate>>,
     pub stops: Answers<StopContainerRequest, Vec<ContainerUpdate>>,
-    pub validators: Answers<ValidateContainerAdjustmentRequest, Result<(), String>>,
+    pub validates: Answers<ValidateContainerAdjustmentRequest, Result<(), String>>,
     pub checked: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
     pub synchronises: Mutex<Option<Behavior>>,
     pub reported: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
@@ -275,7 +275,7 @@ fn with_answers(mut handlers: Handlers, shared: &Arc<Shared>, events: EventMask)
                     None,
                 )
                 .await?;
-                let verdict = own.validators.lock().clone().filter(|_| own.owns(&pod));
+                let verdict = own.validates.lock().clone().filter(|_| own.owns(&pod));
                 verdict.map_or(Ok(()), |verdict| verdict(&request).map_err(Into::into))
             }
         });

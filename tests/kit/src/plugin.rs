@@ -126,7 +126,7 @@ impl Wanted {
             creates: Mutex::default(),
             updates: Mutex::default(),
             stops: Mutex::default(),
-            validators: Mutex::default(),
+            validates: Mutex::default(),
             checked: Mutex::default(),
             synchronises: Mutex::new(self.synchronises.clone()),
             reported: watch::channel(None).0,
@@ -223,12 +223,12 @@ impl Plugin {
     {
         *self.shared.stops.lock() = Some(Arc::new(answer));
     }
-    /// Returns this verdict as a validator.
-    pub fn validators<F>(&self, verdict: F)
+    /// Answers as a validator with this verdict.
+    pub fn validates<F>(&self, verdict: F)
     where
         F: Fn(&ValidateContainerAdjustmentRequest) -> Result<(), String> + Send + Sync + 'static,
     {
-        *self.shared.validators.lock() = Some(Arc::new(verdict));
+        *self.shared.validates.lock() = Some(Arc::new(verdict));
     }
     /// The requests that it got as a validator.
     pub fn checked(&self) -> Vec<ValidateContainerAdjustmentRequest> {

@@ -102,16 +102,21 @@ async fn a_page_that_cannot_be_had_leaves_the_one_that_was_there() {
 }
 
 #[test]
-fn a_timeline_whose_reader_has_left_ends_without_an_error() {
+fn a_command_whose_reader_has_left_ends_without_an_error() {
     let dir = tempfile::TempDir::with_prefix(cairn_tests::daemon::PREFIX).expect("a directory");
     let log = dir.path().join("log");
     let event = r#"{"schema":1,"seq":1,"wall_ns":1,"mono_ns":1,"pod":"p1","kind":"step","step":"namespaces"}"#;
     fs::write(&log, format!("{event}\n").repeat(2)).expect("the log");
-    for form in [&["timeline", "--json"][..], &["timeline"]] {
+    let log = log.to_str().expect("a name");
+    for form in [
+        &["timeline", "--json", "--from", log][..],
+        &["timeline", "--from", log],
+        &["config", "default"],
+    ] {
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
         let mut cairn = Command::new(bins::cairn());
-        cairn.args(form).arg("--from").arg(&log).stdout(writer);
+        cairn.args(form).stdout(writer);
         let output = cairn.stderr(Stdio::piped()).output().expect("cairn runs");
         assert!(
             output.status.success() && output.stderr.is_empty(),

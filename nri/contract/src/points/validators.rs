@@ -89,7 +89,7 @@ async fn adjuster(s: &Stage) -> Checked<Plugin> {
 async fn a_rejection_fails(s: &Stage) -> Checked {
     let _adjuster = adjuster(s).await?;
     let validator = validator(s, "10", "v").await?;
-    validator.validators(|_| Err("against the house rules".into()));
+    validator.validates(|_| Err("against the house rules".into()));
     refused(s, &["against the house rules"]).await
 }
 
@@ -99,8 +99,8 @@ async fn each_rejection(s: &Stage) -> Checked {
         validator(s, "10", "v").await?,
         validator(s, "11", "w").await?,
     );
-    one.validators(|_| Err("first reason".into()));
-    two.validators(|_| Err("second reason".into()));
+    one.validates(|_| Err("first reason".into()));
+    two.validates(|_| Err("second reason".into()));
     let pod = s.pod("p").await?;
     let error = pod.create("c", &SLEEPER).await.fails("CreateContainer")?;
     let both = ["first reason", "second reason"];

@@ -3,7 +3,7 @@
 use std::{fmt, io, path::PathBuf, time::Duration};
 
 use crate::{
-    owners::BadPluginId,
+    plugin_id::BadPluginId,
     wire::{
         process::ENV_SOCKET,
         rpc::{CallError, Status, one_line},

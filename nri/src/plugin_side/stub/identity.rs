@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use super::error::StubError;
 use crate::{
-    owners::PluginId,
+    plugin_id::PluginId,
     wire::process::{ENV_INDEX, ENV_NAME, ENV_SOCKET},
 };
 

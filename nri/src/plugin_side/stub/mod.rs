@@ -57,7 +57,7 @@ use proto_nri::RegisterPluginRequest;
 use tokio::{net::UnixStream, sync::oneshot, time::sleep};
 
 use crate::{
-    owners::PluginId,
+    plugin_id::PluginId,
     plugin_side::{
         handlers::Handlers, runtime::Connection, runtime_info::REGISTRATION_TIMEOUT,
         service::PluginService,

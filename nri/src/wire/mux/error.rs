@@ -1,11 +1,8 @@
-//! Reasons for the end of a trunk, and the bounds that cause them.
+//! Reasons for the end of a trunk.
 
 use std::time::Duration;
 
-/// The largest payload of one frame: a ttrpc message of 4 MiB and its header (NRI-106).
-pub const MAX_FRAME: usize = (4 << 20) + 10;
-/// Unread bytes of a logical connection before the trunk is closed.
-pub(super) const INBOUND_BUDGET: usize = 16 << 20;
+use super::limits::{INBOUND_BUDGET, MAX_FRAME};
 
 /// Reason for the end of a trunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

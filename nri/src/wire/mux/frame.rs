@@ -1,10 +1,8 @@
-//! Frames in the bytes of a trunk.
+//! Reads frames from the bytes of a trunk, and writes their headers.
 
-use super::error::{MAX_FRAME, MuxError};
+use super::{error::MuxError, limits::MAX_FRAME};
 
 pub(crate) const HEADER: usize = 8;
-/// The start of each message must be in a frame of at most this many bytes (NRI-110).
-pub(crate) const SHORT_FRAME: usize = 4096;
 
 /// Splits the byte stream of the trunk into pieces of payload.
 ///

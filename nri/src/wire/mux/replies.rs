@@ -1,4 +1,4 @@
-//! Answers in few frames, for a peer with a short queue.
+//! Packs answers into few frames, for a peer with a short queue.
 //!
 //! Go's mux queues 256 frames for each logical connection and closes everything when one more
 //! arrives (NRI-108). A plugin that sends hundreds of calls at once gets as many answers, each a
@@ -12,8 +12,8 @@
 //! - unused frames accumulate, up to `BURST`.
 //!
 //! So a plugin may leave its queue unread for 190 ms. The cost: a plugin that sends more than a
-//! thousand calls in sequence per second waits a millisecond for each. A plugin's own answers need
-//! none of this: a runtime has one event at a time under way.
+//! thousand calls in sequence per second waits a millisecond for each. The plugin side does not
+//! need this, because a runtime sends it one event at a time.
 //!
 //! A frame of at most 4096 bytes may contain several messages, or parts (NRI-110, NRI-111).
 

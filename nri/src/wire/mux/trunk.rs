@@ -1,5 +1,5 @@
-//! The socket of a multiplexer: input that waits for its reader, output that waits for the socket,
-//! and the two tasks that move them.
+//! The two tasks that read and write the socket of a multiplexer, and their buffers: received bytes
+//! that nobody has read, and bytes that wait for the socket.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,14 +16,13 @@ use tokio::{
 };
 
 use super::{
-    error::{INBOUND_BUDGET, MuxError},
+    error::MuxError,
     frame::{FrameReader, HEADER, header},
+    limits::{INBOUND_BUDGET, OUTBOUND_BUDGET},
     replies::Replies,
     socket::Socket,
 };
 
-/// Bytes that may wait for the socket before writers are blocked.
-const OUTBOUND_BUDGET: usize = 1 << 20;
 pub(super) const READ_BUFFER: usize = 16 << 10;
 
 /// Received and unread bytes of one logical connection.

@@ -31,8 +31,7 @@ use super::{
     envelope::{
         DATA, HEADER, KeyValue, REQUEST, RESPONSE, Request, Response, header, parse_header,
     },
-    frame::MAX_CALLS,
-    status::{CallError, Code, MAX_MESSAGE, Status, one_line},
+    status::{CallError, Code, MAX_CALLS, MAX_MESSAGE, Status, one_line},
 };
 use crate::{
     rt,

@@ -23,8 +23,8 @@ use ttrpc::{
 };
 
 use super::{
-    frame::{MAX_CALLS, with_gos_code},
-    status::{Code, ENVELOPE, MAX_MESSAGE, Status},
+    corrections::with_gos_code,
+    status::{Code, ENVELOPE, MAX_CALLS, MAX_MESSAGE, Status},
 };
 use crate::wire::mux::MuxConn;
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Open calls per connection, in each direction.
+pub(super) const MAX_CALLS: usize = 64;
 /// The longest ttrpc message, envelope included (NRI-131).
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// Room for the envelope of a request: service, method, timeout and lengths.

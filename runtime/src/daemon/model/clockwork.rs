@@ -1,9 +1,10 @@
 //! A runtime of one thread that can be stopped between any two polls of its tasks. Its clock
 //! advances only when no task can run.
 //!
-//! The root future wakes itself, to be polled after each task (`event_interval` is 1). A sentinel
-//! is always queued. If it runs twice in a row, twice, no other task can run, and the kernel's
-//! events (sockets in memory) have arrived: both rest until the paused clock advances.
+//! The root future wakes itself, to be polled after each task (`event_interval` is 1). A second
+//! task, the sentinel, is always queued. When root and sentinel alone have run for two rounds, no
+//! other task can run, and the events of sockets have arrived. Then both wait until the paused
+//! clock advances.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! The least rate of a host over a transfer, and the bound on its broken connections.
+//! The minimum rate of a host over a transfer, and the maximum number of its broken connections.
 
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 //!
 //! Runs in the unpack helper only: one thread, in a chroot whose root is the layer. Every path is
 //! also resolved from the root's descriptor with `RESOLVE_IN_ROOT`, so that each of the two
-//! barriers is enough. Lower layers are invisible here. Work that depends on them goes into the
-//! report (attributes of implied directories, opaque marks, for which the helper lacks a
-//! capability). One file: all kinds of entries change the same state.
+//! barriers is enough. Lower layers are invisible here. Work that depends on them is left to the
+//! daemon, by the report: attributes of implied directories, and opaque marks, for which the helper
+//! also lacks a capability. One file, because all kinds of entries change the same state.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;

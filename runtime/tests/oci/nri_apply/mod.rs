@@ -1,4 +1,4 @@
-//! Each row of the table in NRI section 7, as checked by a plugin author.
+//! Each field of an adjustment (NRI-700…724), as the author of a plugin would check it.
 
 mod devices;
 mod linux;

@@ -259,7 +259,7 @@ impl Arena {
     }
 
     /// The current processes of a kind.
-    pub(crate) fn target(&self, target: Target) -> Vec<Process> {
+    pub(crate) fn processes(&self, target: Target) -> Vec<Process> {
         let mut all = target::all(&self.daemon.yard);
         all.retain(|process| process.is(target));
         all

@@ -226,7 +226,7 @@ impl<'a> Keeper<'a> {
         let (seen, found) = loop {
             // The pid may be reused between the look-up and the signal.
             let now = Instant::now();
-            let all = self.arena.target(target);
+            let all = self.arena.processes(target);
             if let Some(at) = choice.checked_rem(all.len() as u64) {
                 break (now, all.into_iter().nth(usize::try_from(at).unwrap_or(0)));
             }

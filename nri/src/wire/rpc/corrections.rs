@@ -1,4 +1,4 @@
-//! Corrections of the answers of ttrpc's server.
+//! Corrects answers of ttrpc's server: the codes of an unknown service and of a long message.
 
 use protobuf::{EnumOrUnknown, Message as _};
 use ttrpc::proto::Response;
@@ -7,9 +7,6 @@ use super::{
     envelope::{HEADER, RESPONSE},
     status::Code,
 };
-
-/// Open calls per connection, in each direction.
-pub(super) const MAX_CALLS: usize = 64;
 
 /// Whether this is ttrpc's INVALID_ARGUMENT for a message that is too long.
 fn is_too_long(status: &ttrpc::proto::Status) -> bool {

@@ -17,12 +17,11 @@ use proto_nri::{
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
-    identity::Identity,
     limits::Permit,
     observe::{Kind, PluginEvent},
-    operation,
-    owners::PluginId,
-    pace,
+    operation, pace,
+    peer_identity::Identity,
+    plugin_id::PluginId,
     shared::Shared,
     source::{FailedUpdate, NOT_PERMITTED, Requester},
     wire::rpc::{Code, Incoming, Serve, Status, one_line},

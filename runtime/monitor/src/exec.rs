@@ -1,11 +1,13 @@
-//! Exec: a child of the monitor, in all of the container's namespaces and cgroups.
+//! One exec, from its start to its end, its deadline (`tick`) or its kill.
+//!
+//! An exec is a child of the monitor, in all of the container's namespaces and cgroups.
 //!
 //! Until it is inside, the container cannot see it. The monitor forks a *joiner* (on v2 directly
 //! into the exec's own cgroup), which never enters the container's pid namespace. The joiner closes
 //! unneeded descriptors, joins the other namespaces and becomes the user with all limits. Only then
 //! does it clone the exec into the pid namespace, as its sibling, with the container's rights, root
-//! and descriptors. Everything either needs is opened before; nothing of the host is opened later.
-//! Both report errors over a close-on-exec pipe: end of file is success.
+//! and descriptors. The monitor opens all that both need before the fork; afterwards they open
+//! nothing of the host. Both report errors over a close-on-exec pipe: end of file is success.
 
 use std::fs::{self, File};
 use std::io;
