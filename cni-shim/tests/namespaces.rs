@@ -4,10 +4,12 @@ mod support;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 
 use cni_shim::Network;
-use cni_shim::namespaces::{HelperCommand, IdMap, Mappings, PinSpec, pin, unpin};
+use cni_shim::namespaces::{HelperCommand, IdMap, Mappings, PinSpec, hide, pin, show, unpin};
 use support::{config, helper, in_pod, isolated, pin_dir, ping, sandbox, shell};
 
 fn all() -> PinSpec {
@@ -206,6 +208,40 @@ fn a_pin_cut_short_is_removed_by_unpin_and_can_be_made_again() {
             unpin(&pins).expect("unpins");
             unpin(&pins).expect("again is no error");
             assert!(!shell("cat /proc/self/mounts").contains(&pins.display().to_string()));
+        },
+    );
+}
+
+#[test]
+fn a_shown_network_reaches_a_container_that_mounted_the_directory_before() {
+    isolated(
+        "a_shown_network_reaches_a_container_that_mounted_the_directory_before",
+        async |dir| {
+            let (pins, shown) = (dir.join("p"), dir.join("netns"));
+            let at = shown.join("one");
+            let (of, file) = (shown.display(), at.display());
+            shell(&format!(
+                "mkdir {of}; mount --bind {of} {of}; mount --make-shared {of}"
+            ));
+            let look = format!("echo ready; read go; stat -fc %T {file}");
+            let mut container = Command::new("unshare")
+                .args(["--mount", "--propagation", "slave", "sh", "-c", &look])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("starts");
+            let out = container.stdout.take().expect("is piped");
+            let mut lines = BufReader::new(out).lines();
+            assert_eq!(lines.next().expect("a line").expect("reads"), "ready");
+            let pinned = pin(&all(), &pins, &helper()).expect("pins");
+            show(&pinned.net.expect("is pinned"), &at).expect("shows");
+            drop(container.stdin.take());
+            assert_eq!(lines.next().expect("a line").expect("reads"), "nsfs");
+            container.wait().expect("ends");
+            hide(&at).expect("hides");
+            hide(&at).expect("again is no error");
+            assert!(!at.exists());
+            unpin(&pins).expect("unpins");
         },
     );
 }

@@ -11,7 +11,8 @@
     --seed N                                        the storm's
     --shell                                         instead of the tests: a shell with kubectl, crictl and cairn; with it, all ends
     --nodes N                                       the shell's: 1 (the default) or 2
-    NRI_PLUGINS=DIR                                 a checkout of github.com/containers/nri-plugins, for the policy balloons
+    --plugins                                       instead of the tests: NRI plugins and drivers that others wrote, plugins.py;
+                                                    on this machine only
 
   cluster.py --list
 
@@ -31,6 +32,7 @@ import subprocess
 import sys
 import time
 
+import plugins
 import two
 from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, get, is_ready, kubectl, limits, one_of, plugin, pods_of, ready_of
 from kubectl import rolled_out, single, workload
@@ -151,75 +153,6 @@ def a_plugin_in_a_daemon_set_adjusts_pods_and_outlives_its_upgrade():
     until(30, "without it pods are not adjusted", lambda: asked_for("last") == before)
 
 
-BALLOONS, WANTED = "nri-resource-policy-balloons", "balloon.balloons.resource-policy.nri.io"
-
-
-def cpus(pod):
-    return kubectl("exec", pod, "--", "grep", "Cpus_allowed_list", "/proc/self/status").split()[1]
-
-
-def cpus_of_a_pod(name):
-    with applied(single(name, c(FOREVER), annotations={WANTED: "one"})):
-        is_ready(name)
-        return cpus(name)
-
-
-@test(needs="NRI_PLUGINS")
-def balloons_gives_a_container_its_cpu_and_keeps_it_over_its_upgrade():
-    """The policy of containers/nri-plugins, deployed as by its chart: it reads its configuration from the API server, through a
-    service, with an account of its own."""
-    def ours(kind, api, namespace="kube-system", name=BALLOONS, **more):
-        return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}, **more}
-
-    def rule(groups, resources, *verbs):
-        return {"apiGroups": groups, "resources": resources, "verbs": list(verbs)}
-
-    rbac, see = "rbac.authorization.k8s.io", ("get", "list", "watch", "create", "update", "patch", "delete")
-    subjects = [{"kind": "ServiceAccount", "name": BALLOONS, "namespace": "kube-system"}]
-    rules = [rule([""], ["nodes", "nodes/status", "pods"], *see), rule(["topology.node.k8s.io"], ["noderesourcetopologies"], *see),
-             rule(["config.nri"], ["balloonspolicies", "balloonspolicies/status"], *see)]
-    policy = ours("BalloonsPolicy", "config.nri/v1alpha1", name="default", spec={
-        "reservedResources": {"cpu": "100m"}, "agent": {"nodeResourceTopology": True}, "instrumentation": {"httpEndpoint": ""},
-        "balloonTypes": [{"name": "one", "minCPUs": 1, "maxCPUs": 1, "preferNewBalloons": True}]})
-    # It has its containers mount what lies there: the place has one name, inside and outside.
-    data = str(NODE.work / "balloons")
-    os.mkdir(data)
-    volumes = {"nri": ("/var/run/nri", "/var/run/nri"), "sys": ("/sys", "/host/sys"), "proc": ("/proc", "/host/proc"),
-               "data": (data, data)}
-    container = {"name": "c", "image": "plugins.test/balloons:v1", "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                 "args": ["--host-root", "/host", "--config-namespace", "kube-system", "--state-dir", data, "--pid-file", f"{data}/pid", "--nri-plugin-index", "90"],
-                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                 "volumeMounts": [{"name": n, "mountPath": inside} for n, (_, inside) in volumes.items()]}
-    daemons = workload("DaemonSet", BALLOONS, container, pod={
-        "serviceAccountName": BALLOONS, "priorityClassName": "system-node-critical",
-        "volumes": [{"name": n, "hostPath": {"path": outside}} for n, (outside, _) in volumes.items()]})
-    daemons["metadata"]["namespace"] = "kube-system"
-    parts = [ours("ServiceAccount", "v1"), ours("ClusterRole", f"{rbac}/v1", None, rules=rules),
-             ours("ClusterRoleBinding", f"{rbac}/v1", None, subjects=subjects, roleRef={"apiGroup": rbac, "kind": "ClusterRole", "name": BALLOONS}),
-             policy, daemons]
-    system = ("-n", "kube-system")
-    crds = os.path.join(os.environ["NRI_PLUGINS"], "deployment/helm/balloons/crds")
-    try:
-        kubectl("apply", "-f", crds)
-        kubectl("wait", "--for=condition=Established", "crd/balloonspolicies.config.nri", "--timeout=60s")
-        with applied(*parts):
-            rolled_out("daemonset", BALLOONS, *system)
-            if len(os.sched_getaffinity(0)) < 2:
-                raise Failed("one CPU is for the reserved pool: this needs two")
-            # It runs before it is connected: the first pods may come too early.
-            until(60, "a container of one CPU", lambda: cpus_of_a_pod("early").isdigit())
-            with applied(single("late", c(FOREVER), annotations={WANTED: "one"})):
-                is_ready("late")
-                mine = cpus("late")
-                expect("CPUs", True, mine.isdigit())
-                kubectl("rollout", "restart", f"daemonset/{BALLOONS}", *system)
-                rolled_out("daemonset", BALLOONS, *system)
-                expect("its CPU after the upgrade", mine, cpus("late"))
-            until(60, "a container of one CPU after the upgrade", lambda: cpus_of_a_pod("last").isdigit())
-    finally:
-        kubectl("delete", "-f", crds, "--ignore-not-found", "--wait=false", check=False)
-
-
 @test()
 def many_pods_are_rolled_over_and_go():
     many = MANY or (20 if NODE.on_node else 50)
@@ -252,7 +185,7 @@ def nothing_is_left_when_all_is_deleted():
         nothing_is_left(node)
 
 
-TABLE.tests += two.TABLE.tests
+TABLE.tests += two.TABLE.tests + plugins.TABLE.tests
 
 
 # ---- the storm -------------------------------------------------------------------------------------
@@ -359,9 +292,6 @@ def join_a_second(runtime):
 
 
 def why_left_out(entry, nodes):
-    need = entry.marks.get("needs")
-    if need and not os.environ.get(need):
-        return f"it needs {need}"
     if entry.marks.get("nodes", 1) > nodes:
         return "there is no second node" if PLACE else "it needs a second node, which can be made beside one in namespaces only"
     return None
@@ -388,6 +318,8 @@ def all_daemons():
 def check(args):
     if args.node and args.shell:
         TABLE.refuse("--shell is for --here")
+    if args.plugins and (args.node or args.storm or args.runtime != "cairn"):
+        TABLE.refuse("--plugins is for --here, for its tests, and for cairn")
     if args.nodes != 1 and not args.shell:
         TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
 
@@ -397,13 +329,17 @@ def main():
     args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
                            ("--pods", {"type": how_many, "metavar": "N"}),
                            ("--nodes", {"type": int, "choices": [1, 2], "default": 1}),
+                           ("--plugins", {"action": "store_true"}),
                            ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}), check=check)
     MANY = args.pods
+    TABLE.wanted = [t for t in TABLE.wanted if t.marks.get("last") or t.marks.get("plugins", False) == args.plugins]
     NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
     NODES.append(NODE)
     try:
         if args.here:
             PLACE = Place("node2")
+        if args.plugins:
+            plugins.usual_directory(NODE)
         NODE.start()
         PLANE = Plane(NODE)
         PLANE.start()

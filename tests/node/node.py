@@ -368,6 +368,7 @@ class Here(Node):
         self.programs = peers
         self.crictl_program = f"{peers}/crictl"
         self.socket, self.root, self.state = f"{work}/cairn.sock", f"{work}/root", self.work / "state"
+        self.netns = self.state.with_name("netns")
         for path in ("plugins", "plugin-conf", "cni", "certs"):
             (self.work / path).mkdir()
         images = pathlib.Path(os.environ["REGISTRY"], "images.tsv").read_text().splitlines()

@@ -20,7 +20,7 @@ mod make;
 mod spec;
 mod sysctl;
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
@@ -64,21 +64,52 @@ pub fn pin(spec: &PinSpec, dir: &Path, helper: &HelperCommand) -> Result<Pinned,
 
 /// Removes the pins of [`pin`]. The namespaces end with their last process. Idempotent.
 pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
-    // The subtree goes with the directory's mount. An interrupted pin may have stacked mounts.
-    loop {
-        match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            Err(Errno::INVAL | Errno::NOENT) => break,
-            Err(e) => return Err(NamespaceError::io(format!("unmount {}", dir.display()))(e)),
-        }
-    }
+    // The subtree goes with the directory's mount.
+    unmount_all(dir)?;
     // By name, so that a wrong path can remove no other files.
     for file in NAMES.map(|name| dir.join(name)) {
-        ignore_missing(fs::remove_file(&file))
-            .map_err(NamespaceError::io(format!("remove {}", file.display())))?;
+        remove_file(&file)?;
     }
     ignore_missing(fs::remove_dir(dir))
         .map_err(NamespaceError::io(format!("remove {}", dir.display())))
+}
+
+/// Binds a pinned namespace to `at` too, whose directory is made. Unlike the pin, this mount
+/// propagates: a container that mounts the directory sees it. A failure leaves nothing.
+pub fn show(pin: &Path, at: &Path) -> Result<(), NamespaceError> {
+    let named = |step: &str| format!("{step} {}", at.display());
+    let dir = at.parent().map_or(Ok(()), fs::create_dir_all);
+    let file = dir.and_then(|()| File::create_new(at));
+    file.map_err(NamespaceError::io(named("create")))?;
+    let shown = rustix::mount::mount_bind(pin, at).map_err(NamespaceError::io(named("bind-mount")));
+    if shown.is_err()
+        && let Err(undo) = hide(at)
+    {
+        tracing::warn!(at = %at.display(), error = %undo, "cannot remove a partially shown namespace");
+    }
+    shown
+}
+
+/// Undoes [`show`]. Idempotent.
+pub fn hide(at: &Path) -> Result<(), NamespaceError> {
+    unmount_all(at)?;
+    remove_file(at)
+}
+
+/// Unmounts `at`; an interrupted call may have stacked mounts.
+fn unmount_all(at: &Path) -> Result<(), NamespaceError> {
+    loop {
+        match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(NamespaceError::io(format!("unmount {}", at.display()))(e)),
+        }
+    }
+}
+
+fn remove_file(file: &Path) -> Result<(), NamespaceError> {
+    ignore_missing(fs::remove_file(file))
+        .map_err(NamespaceError::io(format!("remove {}", file.display())))
 }
 
 fn pin_by_thread(spec: &PinSpec, dir: &Path) -> Result<(), NamespaceError> {

@@ -59,6 +59,7 @@ pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
             program,
             args: vec![OsString::from("sandbox")],
         },
+        netns: dirs.netns(),
     };
     let pause_root = pause_root::make(state, &helpers)?;
     let log = open_log(&config)?;

@@ -185,6 +185,13 @@ impl HostView for View {
         source(&rustix::fs::open(host_path, flags, Mode::empty()).ok()?)
     }
 
+    fn made_source(&self, host_path: &str) -> Option<BindSource> {
+        self.bind_source(host_path).or_else(|| {
+            fs::create_dir_all(host_path).ok()?;
+            self.bind_source(host_path)
+        })
+    }
+
     fn devices(&self, host_path: &str) -> Vec<HostDevice> {
         fs::canonicalize(host_path)
             .map(|path| nodes_below(&path))

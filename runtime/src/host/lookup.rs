@@ -538,6 +538,15 @@ impl HostView for Session {
         }
     }
 
+    fn made_source(&self, host_path: &str) -> Option<BindSource> {
+        match Place::of(Path::new(host_path)) {
+            Place::Root(found) => facts::source(&found),
+            Place::Nowhere | Place::Mounted => {
+                self.ask(Question::MadeSource(host_path.to_owned())).ok()?
+            }
+        }
+    }
+
     fn devices(&self, host_path: &str) -> Vec<HostDevice> {
         self.ask(Question::Devices(host_path.to_owned()))
             .unwrap_or_default()

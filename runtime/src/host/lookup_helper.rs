@@ -26,6 +26,7 @@ pub(super) const DEPTH: u32 = 2;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Question {
     BindSource(String),
+    MadeSource(String),
     Devices(String),
     Namespace(String),
     /// The answer is `None` if it is longer than `most`.
@@ -42,6 +43,7 @@ impl Question {
     pub(super) fn path(&self) -> &str {
         match self {
             Self::BindSource(path)
+            | Self::MadeSource(path)
             | Self::Devices(path)
             | Self::Namespace(path)
             | Self::Text { path, .. }
@@ -53,6 +55,7 @@ impl Question {
     fn answer(&self) -> serde_json::Result<Vec<u8>> {
         match self {
             Self::BindSource(path) => encode(Ok(View.bind_source(path))),
+            Self::MadeSource(path) => encode(Ok(View.made_source(path))),
             Self::Devices(path) => encode(Ok(View.devices(path))),
             Self::Namespace(path) => encode(Ok(View.namespace(path))),
             Self::Text { path, most } => encode(text(Path::new(path), *most)),

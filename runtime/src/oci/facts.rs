@@ -163,6 +163,12 @@ pub trait HostView {
     /// The source of a bind mount, or `None` if it does not exist.
     fn bind_source(&self, host_path: &str) -> Option<BindSource>;
 
+    /// As [`HostView::bind_source`], but a missing one is made first, as a directory (CRI-241).
+    /// `None` if that is not possible.
+    fn made_source(&self, host_path: &str) -> Option<BindSource> {
+        self.bind_source(host_path)
+    }
+
     /// The device node at `host_path` (symlinks are followed) or, for a directory, all nodes below
     /// it; empty if none exists. The `path` of a node below a directory starts with `host_path` as
     /// requested, or as [`HostView::bind_source`] resolves it.

@@ -218,10 +218,13 @@ fn host_source(
     if !cri.image_sub_path.is_empty() {
         return Err(wrong(cri, "image_sub_path without image"));
     }
-    let source = inputs.view.bind_source(&cri.host_path).ok_or_else(|| {
+    let source = inputs.view.made_source(&cri.host_path).ok_or_else(|| {
         SpecError::not_found(
             format!("mount {}", cri.container_path),
-            format!("host path {:?} does not exist", cri.host_path),
+            format!(
+                "host path {:?} does not exist and cannot be made",
+                cri.host_path
+            ),
         )
     })?;
     let asked = MountPropagation::try_from(cri.propagation)

@@ -74,6 +74,12 @@ impl Dirs {
         self.state.join("ns")
     }
 
+    /// Pods' network namespaces by their ids, beside `state`: /run/netns by default, where network
+    /// programs of the node and plugins in containers look for them.
+    pub fn netns(&self) -> PathBuf {
+        self.state.with_file_name("netns")
+    }
+
     pub fn files(&self, pod: &str) -> Files {
         Files::below(self.all_files().join(pod))
     }

@@ -1,7 +1,14 @@
 //! Kernel resources of sandboxes and roots beside processes and cgroups: namespaces, mounts,
 //! networks. This module knows paths and ids, no pods. Tests replace the machine by one in memory.
 
-use std::{collections::HashSet, ffi::CStr, io, os::fd::AsFd as _, path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    ffi::CStr,
+    io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use cairn_monitor::{mount_tree, stat};
 use cni_shim::{
@@ -65,14 +72,38 @@ pub struct Linux {
     pub network: Arc<Network>,
     /// Makes the namespaces of pods that have a user namespace.
     pub helper: HelperCommand,
+    /// Where pods' network namespaces are shown, under the names of their pins' directories.
+    pub netns: PathBuf,
+}
+
+impl Linux {
+    fn shown(&self, pins: &Path) -> Result<PathBuf, NamespaceError> {
+        let pod = pins.file_name();
+        let pod =
+            pod.ok_or_else(|| NamespaceError::Invalid("a directory without a name".into()))?;
+        Ok(self.netns.join(pod))
+    }
 }
 
 impl Machine for Linux {
     fn pin(&self, spec: &PinSpec, dir: &Path) -> Result<Pinned, NamespaceError> {
-        namespaces::pin(spec, dir, &self.helper)
+        let shown = self.shown(dir)?;
+        let mut pinned = namespaces::pin(spec, dir, &self.helper)?;
+        if let Some(net) = &mut pinned.net {
+            if let Err(error) = namespaces::show(net, &shown) {
+                if let Err(undo) = namespaces::unpin(dir) {
+                    tracing::warn!(dir = %dir.display(), error = %undo, "cannot remove namespaces");
+                }
+                return Err(error);
+            }
+            *net = shown;
+        }
+        Ok(pinned)
     }
 
     fn unpin(&self, dir: &Path) -> Result<(), NamespaceError> {
+        // First, since a sweep finds leftovers by the directory.
+        namespaces::hide(&self.shown(dir)?)?;
         namespaces::unpin(dir)
     }
 

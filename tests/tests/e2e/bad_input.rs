@@ -118,7 +118,9 @@ fn code(case: &str) -> Code {
     match case {
         // Detected only by reading or trying it.
         "unknown sysctl" | "a seccomp profile that is not there" => Code::Internal,
-        _ if case.ends_with("that is not there") || case == "a mount of nothing" => Code::NotFound,
+        _ if case.ends_with("that is not there") || case == "a mount of what cannot be made" => {
+            Code::NotFound
+        }
         _ => Code::InvalidArgument,
     }
 }
@@ -253,9 +255,13 @@ async fn a_container_that_asks_for_nonsense_is_refused_and_leaves_nothing() {
                 });
             },
         ),
-        ("a mount of nothing", "/no/such/source", |c| {
-            c.mounts = vec![mount("/no/such/source", "/mnt")];
-        }),
+        (
+            "a mount of what cannot be made",
+            "/etc/passwd/source",
+            |c| {
+                c.mounts = vec![mount("/etc/passwd/source", "/mnt")];
+            },
+        ),
         ("a relative mount", "relative/path", |c| {
             c.mounts = vec![mount("/tmp", "relative/path")]
         }),

@@ -68,6 +68,24 @@ async fn contract_c01_run_promises_nothing_about_volumes() {
 }
 
 #[tokio::test]
+async fn a_missing_host_path_of_a_mount_is_made_as_a_directory() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("volumes").await;
+    let volume = daemon.path("volumes/missing/below");
+    let mut config = pod.cri.container_config("c", &["touch", "/volume/file"]);
+    config.mounts = vec![cri::Mount {
+        host_path: volume.display().to_string(),
+        container_path: "/volume".into(),
+        ..Default::default()
+    }];
+    let container = pod.try_create(config).await.expect("CreateContainer");
+    container.start().await.expect("StartContainer");
+    container.exited().await;
+    assert!(volume.join("file").exists());
+    pod.end().await;
+}
+
+#[tokio::test]
 async fn contract_c01_and_c04_a_veto_names_its_plugin_and_leaves_nothing_on_the_machine() {
     let (daemon, plugin) = with_plugin().await;
     let cri = daemon.cri();

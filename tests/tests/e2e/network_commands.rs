@@ -61,7 +61,7 @@ async fn network_ls_tells_of_every_pods_network() {
         let found = found.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
         found.split_whitespace().collect::<Vec<_>>()
     };
-    let netns = daemon.path(&format!("state/ns/{}/net", web.id));
+    let netns = daemon.path(&format!("netns/{}", web.id));
     assert_eq!(
         line("default/web"),
         [
@@ -129,7 +129,7 @@ async fn with_a_conflist_ls_and_gc_go_by_what_its_programs_say() {
         text.starts_with("nothing is left of pods that are gone"),
         "{text}"
     );
-    let netns = daemon.path(&format!("state/ns/{}/net", pod.id));
+    let netns = daemon.path(&format!("netns/{}", pod.id));
     let netns = format!("--net={}", netns.display());
     let addresses = daemon
         .lines(&["nsenter", &netns, "ip", "-4", "-br", "addr"])
