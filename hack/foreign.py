@@ -245,6 +245,52 @@ def nri(file, runtime, only):
     return [case.name for case in cases], [case for case in cases if re.search(only, case.name)], []
 
 
+def node(file, runtime, only):
+    keep = Keeper()
+    logs, programs = os.environ["FOREIGN_LOGS"], os.environ["CAIRN_PEERS"] + "/node"
+    # The suite writes its files in the working directory.
+    pathlib.Path("/mnt/node").mkdir()
+    settings = "/mnt/node/base.json"
+    pathlib.Path(settings).write_text(json.dumps({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        # As test/e2e_node/jenkins/default-kubelet-config.yaml has it, except for the free space of the disk.
+        "cgroupDriver": "cgroupfs", "cgroupRoot": "/", "podCIDR": "10.100.0.0/24", "volumeStatsAggPeriod": "10s",
+        "fileCheckFrequency": "10s", "evictionPressureTransitionPeriod": "30s", "serializeImagePulls": False,
+        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "failCgroupV1": False, "volumePluginDir": "/var/lib/kubelet/volume-plugins"}))
+    # The suite looks at the machine first: as much as is the kernel's and not a distribution's.
+    pathlib.Path("/mnt/node/system.yaml").write_text("os: Linux\n")
+    report = logs + "/node.json"
+    skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
+    command = ["timeout", str(file["limit"]), programs + "/ginkgo", "--procs=%d" % file["processes"], "--no-color",
+               "--label-filter=NodeConformance", "--output-dir=" + logs, "--json-report=node.json",
+               *(["--skip=" + skip] if skip else []), *(["--focus=" + only] if only != "." else []),
+               programs + "/e2e_node.test", "--", "--container-runtime-endpoint=" + os.environ["CRI"],
+               "--prepull-images=false", "--kubelet-config-file=" + settings, "--system-spec-file=/mnt/node/system.yaml",
+               "--system-spec-name=cairn", "--report-dir=" + logs + "/node"]
+    with open(logs + "/node.out", "w+") as out:
+        code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/mnt/node").returncode
+        out.seek(0)
+        last = " / ".join(out.read().strip().splitlines()[-3:])
+    names, results, bad = [], [], []
+    if ends := keep.take():
+        bad.append("FAILED: the runtime ended %d times; its log: %s" % (ends, keep.log))
+    if not os.path.exists(report):
+        return [], [], [*bad, "FAILED: no report, exit code %d; its last lines: %s" % (code, last)]
+    for spec in (spec for suite in json.load(open(report)) for spec in suite["SpecReports"] or []):
+        why = re.sub(r"\s+", " ", (spec.get("Failure") or {}).get("Message", ""))[:300]
+        state = {"passed": "passed", "skipped": "skipped"}.get(spec["State"], "failed")
+        name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
+        if spec["LeafNodeType"] != "It":
+            if state == "failed":
+                bad.append("FAILED %s: %s" % (spec["LeafNodeType"], why or spec["State"]))
+        # Those that the options leave out have no reason.
+        elif state != "skipped" or why:
+            names.append(name)
+            results.append(Result("all", name, state, why or spec["State"] * (state == "failed")))
+    return names, results, bad
+
+
 def compare(file, runtime, results, complete):
     """Compares results with entries, and entries with results: lines to print, lines that fail the run, and a summary."""
     deviations, skipped = listed_on(file, "deviation", runtime), listed_on(file, "skipped", runtime)
@@ -288,12 +334,12 @@ def compare(file, runtime, results, complete):
 
 def run(suite, runtime, only):
     file, start = expected(suite), time.time()
-    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges"}[suite]
+    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges", "node": "node-tests"}[suite]
     built = (pathlib.Path(os.environ["CAIRN_PEERS"]) / "stamp" / peer).read_text()
     assert built.startswith(file["version"]), (
         "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built))
     try:
-        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri}[suite](file, runtime, only)
+        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri, "node": node}[suite](file, runtime, only)
     finally:
         if "RESTART" in os.environ:
             shutil.copy(os.path.dirname(os.environ["RESTART"]) + "/runtime.log", os.environ["FOREIGN_LOGS"])
