@@ -248,8 +248,16 @@ def nri(file, runtime, only):
 def node(file, runtime, only):
     keep = Keeper()
     logs, programs = os.environ["FOREIGN_LOGS"], os.environ["CAIRN_PEERS"] + "/node"
-    # The suite writes its files in the working directory.
-    pathlib.Path("/mnt/node").mkdir()
+    # The suite writes its files beside its program.
+    shutil.copytree(programs, "/mnt/node")
+    # The cgroup of the runtime, whose figures it reads.
+    for group in pathlib.Path("/sys/fs/cgroup").glob("*/cgroup.procs"):
+        own = group.parent / "runtime"
+        own.mkdir()
+        for setting in ("cpuset.cpus", "cpuset.mems"):
+            if (group.parent / setting).exists():
+                (own / setting).write_text((group.parent / setting).read_text())
+        (own / "cgroup.procs").write_text(pathlib.Path(os.environ["PID_FILE"]).read_text())
     settings = "/mnt/node/base.json"
     pathlib.Path(settings).write_text(json.dumps({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -262,14 +270,16 @@ def node(file, runtime, only):
     pathlib.Path("/mnt/node/system.yaml").write_text("os: Linux\n")
     report = logs + "/node.json"
     skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
-    command = ["timeout", str(file["limit"]), programs + "/ginkgo", "--procs=%d" % file["processes"], "--no-color",
+    command = ["timeout", str(file["limit"]), "/mnt/node/ginkgo", "--procs=%d" % file["processes"], "--no-color",
                "--label-filter=NodeConformance", "--output-dir=" + logs, "--json-report=node.json",
                *(["--skip=" + skip] if skip else []), *(["--focus=" + only] if only != "." else []),
-               programs + "/e2e_node.test", "--", "--container-runtime-endpoint=" + os.environ["CRI"],
+               "/mnt/node/e2e_node.test", "--", "--container-runtime-endpoint=" + os.environ["CRI"],
                "--prepull-images=false", "--kubelet-config-file=" + settings, "--system-spec-file=/mnt/node/system.yaml",
-               "--system-spec-name=cairn", "--report-dir=" + logs + "/node"]
+               "--system-spec-name=cairn",
+               "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system", "--report-dir=" + logs + "/node"]
     with open(logs + "/node.out", "w+") as out:
-        code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/mnt/node").returncode
+        code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/mnt/node",
+                              env=dict(os.environ, PATH="/usr/local/bin:" + os.environ["PATH"])).returncode
         out.seek(0)
         last = " / ".join(out.read().strip().splitlines()[-3:])
     names, results, bad = [], [], []

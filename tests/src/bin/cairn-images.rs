@@ -353,11 +353,17 @@ fn registry() -> io::Result<Layer> {
         .layer(pause)
         .config("Cmd", json!(["/pause"]))
         .blobs();
-    let mut layer = Layer::default()
-        .symlink("var/registry", "/r")
-        .file("r/pause/manifests/testing", 0o644, image.manifest.as_bytes());
+    let mut layer = Layer::default().symlink("var/registry", "/r").file(
+        "r/pause/manifests/testing",
+        0o644,
+        image.manifest.as_bytes(),
+    );
     for (digest, content) in &image.blobs {
-        let kind = if *digest == image.manifest { "manifests" } else { "blobs" };
+        let kind = if *digest == image.manifest {
+            "manifests"
+        } else {
+            "blobs"
+        };
         let hex = digest.trim_start_matches("sha256:");
         let name = format!("r/pause/{kind}/sha256/{}/{hex}/data", &hex[..2]);
         layer = layer.file(&name, 0o644, content);
