@@ -247,9 +247,9 @@ def nri(file, runtime, only):
 
 def node(file, runtime, only):
     keep = Keeper()
-    logs, programs = os.environ["FOREIGN_LOGS"], os.environ["CAIRN_PEERS"] + "/node"
+    logs, work = os.environ["FOREIGN_LOGS"], pathlib.Path("/mnt/node")
     # The suite writes its files beside its program.
-    shutil.copytree(programs, "/mnt/node")
+    shutil.copytree(os.environ["CAIRN_PEERS"] + "/node", work)
     # The cgroup of the runtime, whose figures it reads.
     for group in pathlib.Path("/sys/fs/cgroup").glob("*/cgroup.procs"):
         own = group.parent / "runtime"
@@ -258,47 +258,58 @@ def node(file, runtime, only):
             if (group.parent / setting).exists():
                 (own / setting).write_text((group.parent / setting).read_text())
         (own / "cgroup.procs").write_text(pathlib.Path(os.environ["PID_FILE"]).read_text())
-    settings = "/mnt/node/base.json"
-    pathlib.Path(settings).write_text(json.dumps({
+    # As test/e2e_node/jenkins/default-kubelet-config.yaml has it, except for the disk, and cgroup v1.
+    (work / "kubelet.json").write_text(json.dumps({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-        # As test/e2e_node/jenkins/default-kubelet-config.yaml has it, except for the free space of the disk.
         "cgroupDriver": "cgroupfs", "cgroupRoot": "/", "podCIDR": "10.100.0.0/24", "volumeStatsAggPeriod": "10s",
         "fileCheckFrequency": "10s", "evictionPressureTransitionPeriod": "30s", "serializeImagePulls": False,
         "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "failCgroupV1": False, "volumePluginDir": "/var/lib/kubelet/volume-plugins"}))
-    # The suite looks at the machine first: as much as is the kernel's and not a distribution's.
-    pathlib.Path("/mnt/node/system.yaml").write_text("os: Linux\n")
-    report = logs + "/node.json"
+    # The suite looks at the machine first: at its kernel, and not at the packages of a distribution.
+    (work / "system.yaml").write_text("os: Linux\n")
     skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
-    command = ["timeout", str(file["limit"]), "/mnt/node/ginkgo", "--procs=%d" % file["processes"], "--no-color",
-               "--label-filter=NodeConformance", "--output-dir=" + logs, "--json-report=node.json",
-               *(["--skip=" + skip] if skip else []), *(["--focus=" + only] if only != "." else []),
-               "/mnt/node/e2e_node.test", "--", "--container-runtime-endpoint=" + os.environ["CRI"],
-               "--prepull-images=false", "--kubelet-config-file=" + settings, "--system-spec-file=/mnt/node/system.yaml",
-               "--system-spec-name=cairn",
-               "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system", "--report-dir=" + logs + "/node"]
-    with open(logs + "/node.out", "w+") as out:
-        code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd="/mnt/node",
-                              env=dict(os.environ, PATH="/usr/local/bin:" + os.environ["PATH"])).returncode
-        out.seek(0)
-        last = " / ".join(out.read().strip().splitlines()[-3:])
-    names, results, bad = [], [], []
+    flags = ["--container-runtime-endpoint=" + os.environ["CRI"], "--prepull-images=false",
+             "--kubelet-config-file=%s/kubelet.json" % work, "--system-spec-name=cairn",
+             "--system-spec-file=%s/system.yaml" % work,
+             "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system"]
+    bad = []
+
+    def ginkgo(name, focus):
+        """The results of the specs with such names."""
+        command = ["timeout", str(file["limit"]), work / "ginkgo", "--procs=%d" % file["processes"], "--no-color",
+                   "--label-filter=NodeConformance", *(["--skip=" + skip] if skip else []),
+                   *(["--focus=" + focus] if focus != "." else []), "--output-dir=" + logs,
+                   "--json-report=%s.json" % name, work / "e2e_node.test", "--", *flags, "--report-dir=%s/%s" % (logs, name)]
+        with open("%s/%s.out" % (logs, name), "w+") as out:
+            code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=work,
+                                  env=dict(os.environ, PATH="/usr/local/bin:" + os.environ["PATH"])).returncode
+            out.seek(0)
+            last = " / ".join(out.read().strip().splitlines()[-3:])
+        if not os.path.exists("%s/%s.json" % (logs, name)):
+            bad.append("FAILED: no report, exit code %d; its last lines: %s" % (code, last))
+            return []
+        results = []
+        for spec in (spec for suite in json.load(open("%s/%s.json" % (logs, name))) for spec in suite["SpecReports"] or []):
+            why = re.sub(r"\s+", " ", (spec.get("Failure") or {}).get("Message", ""))[:300]
+            state = {"passed": "passed", "skipped": "skipped"}.get(spec["State"], "failed")
+            title = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
+            if spec["LeafNodeType"] != "It":
+                if state == "failed":
+                    bad.append("FAILED %s: %s" % (spec["LeafNodeType"], why or spec["State"]))
+            # Those that the flags leave out have no reason.
+            elif state != "skipped" or why:
+                results.append(Result("all", title, state, why or spec["State"] * (state == "failed")))
+        return results
+
+    races = [test for entry in listed_on(file, "deviation", runtime) if entry.get("sometimes") for test in entry["tests"]]
+    results = ginkgo("node", only)
+    if raced := [result for result in results if result.state == "failed" and result.among(races)]:
+        alone = ginkgo("alone", "|".join(re.escape(result.name) + "$" for result in raced))
+        passed = [result.name for result in alone if result.state == "passed"]
+        results = [result._replace(state="raced") if result.name in passed and result in raced else result for result in results]
     if ends := keep.take():
         bad.append("FAILED: the runtime ended %d times; its log: %s" % (ends, keep.log))
-    if not os.path.exists(report):
-        return [], [], [*bad, "FAILED: no report, exit code %d; its last lines: %s" % (code, last)]
-    for spec in (spec for suite in json.load(open(report)) for spec in suite["SpecReports"] or []):
-        why = re.sub(r"\s+", " ", (spec.get("Failure") or {}).get("Message", ""))[:300]
-        state = {"passed": "passed", "skipped": "skipped"}.get(spec["State"], "failed")
-        name = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
-        if spec["LeafNodeType"] != "It":
-            if state == "failed":
-                bad.append("FAILED %s: %s" % (spec["LeafNodeType"], why or spec["State"]))
-        # Those that the options leave out have no reason.
-        elif state != "skipped" or why:
-            names.append(name)
-            results.append(Result("all", name, state, why or spec["State"] * (state == "failed")))
-    return names, results, bad
+    return [result.name for result in results], results, bad
 
 
 def compare(file, runtime, results, complete):

@@ -1,12 +1,13 @@
-//! cairn-images DIR [BUSYBOX [--agnhost PROGRAM] [PLUGIN...]]: stand-ins for the images of critest and
-//! of node tests.
+//! cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]: stand-ins for the images of critest and of
+//! node tests.
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
 //! The system's busybox serves `hack/contract`. A BUSYBOX (`hack/peers busybox`) with a C compiler and
 //! nginx serves critest, but for an image with a public digest, and containerd's integration tests.
 //!
-//! Kubernetes' agnhost adds the images of its node tests, with the system's curl and bash.
+//! The programs agnhost and sampledeviceplugin of Kubernetes, in a directory, add the images of its node
+//! tests, with the system's curl and bash.
 //!
 //! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
 //! DaemonSets.
@@ -70,14 +71,14 @@ const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1).peekable();
     let Some(dir) = args.next().map(PathBuf::from) else {
-        eprintln!("usage: cairn-images DIR [BUSYBOX [--agnhost PROGRAM] [PLUGIN...]]");
+        eprintln!("usage: cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]");
         return ExitCode::from(2);
     };
     let images = match args.next() {
         Some(busybox) => all(Path::new(&busybox)).and_then(|mut images| {
-            if args.next_if(|arg| arg == "--agnhost").is_some() {
-                let program = args.next().unwrap_or_default();
-                images.extend(node_tests(Path::new(&busybox), Path::new(&program))?);
+            if args.next_if(|arg| arg == "--kubernetes").is_some() {
+                let programs = args.next().unwrap_or_default();
+                images.extend(node_tests(Path::new(&busybox), Path::new(&programs))?);
             }
             for program in args {
                 images.extend(plugin(Path::new(&program))?);
@@ -296,7 +297,7 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
 }
 
 /// The images of Kubernetes' node tests, by their Dockerfiles in test/images, on busybox.
-fn node_tests(busybox: &Path, agnhost: &Path) -> io::Result<Vec<Named>> {
+fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
     let system = |name: &str| {
         cairn_tests::bins::system(name)
             .ok_or_else(|| io::Error::other(format!("{name} is not installed")))
@@ -309,7 +310,11 @@ fn node_tests(busybox: &Path, agnhost: &Path) -> io::Result<Vec<Named>> {
         images.push((names, image));
     };
     add(
-        &["busybox:1.37.0-2", "ipc-utils:1.4"],
+        &[
+            "busybox:1.37.0-2",
+            "glibc-dns-testing:2.1.1",
+            "ipc-utils:1.4",
+        ],
         plain().layer(marker("1.37.0-2")),
     );
     add(&["nonroot:1.5"], plain().config("User", json!("1234")));
@@ -332,7 +337,7 @@ fn node_tests(busybox: &Path, agnhost: &Path) -> io::Result<Vec<Named>> {
     let tools = linked(Layer::default(), &system("curl")?, "usr/bin/curl")?;
     let tools = linked(tools, &system("bash")?, "bin/bash")?
         .dir("uploads", 0o755)
-        .file("agnhost", 0o755, &fs::read(agnhost)?)
+        .file("agnhost", 0o755, &fs::read(programs.join("agnhost"))?)
         .symlink("agnhost-2", "agnhost");
     let image = with_accounts(busybox, AGNHOST_PASSWD, AGNHOST_GROUP)
         .layer(tools)
@@ -343,6 +348,15 @@ fn node_tests(busybox: &Path, agnhost: &Path) -> io::Result<Vec<Named>> {
         let image = image.clone().layer(marker(version));
         add(&[&format!("agnhost:{version}")], image);
     }
+    let program = "sampledeviceplugin";
+    let layer = Layer::default().file(program, 0o755, &fs::read(programs.join(program))?);
+    add(
+        &["sample-device-plugin:1.8.0"],
+        plain().layer(layer).config(
+            "Entrypoint",
+            json!(["/sampledeviceplugin", "-alsologtostderr"]),
+        ),
+    );
     Ok(images)
 }
 
