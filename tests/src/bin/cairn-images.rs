@@ -6,8 +6,8 @@
 //! The system's busybox serves `hack/contract`. A BUSYBOX (`hack/peers busybox`) with a C compiler and
 //! nginx serves critest, but for an image with a public digest, and containerd's integration tests.
 //!
-//! The programs agnhost and sampledeviceplugin of Kubernetes, in a directory, add the images of its node
-//! tests, with the system's curl and bash.
+//! The directory of Kubernetes' programs (`hack/peers node-tests`) adds the images of its node tests,
+//! with the system's curl and bash.
 //!
 //! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
 //! DaemonSets.
@@ -302,6 +302,7 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
         cairn_tests::bins::system(name)
             .ok_or_else(|| io::Error::other(format!("{name} is not installed")))
     };
+    let of = |name: &str| fs::read(programs.join(name));
     let plain = || with_accounts(busybox, PASSWD, GROUP);
     let mut images: Vec<Named> = Vec::new();
     let mut add = |names: &[&str], image: Image| {
@@ -337,7 +338,9 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
     let tools = linked(Layer::default(), &system("curl")?, "usr/bin/curl")?;
     let tools = linked(tools, &system("bash")?, "bin/bash")?
         .dir("uploads", 0o755)
-        .file("agnhost", 0o755, &fs::read(programs.join("agnhost"))?)
+        .file("agnhost", 0o755, &of("agnhost")?)
+        .file("localhost.crt", 0o644, &of("localhost.crt")?)
+        .file("localhost.key", 0o644, &of("localhost.key")?)
         .symlink("agnhost-2", "agnhost");
     let image = with_accounts(busybox, AGNHOST_PASSWD, AGNHOST_GROUP)
         .layer(tools)
@@ -349,7 +352,7 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
         add(&[&format!("agnhost:{version}")], image);
     }
     let program = "sampledeviceplugin";
-    let layer = Layer::default().file(program, 0o755, &fs::read(programs.join(program))?);
+    let layer = Layer::default().file(program, 0o755, &of(program)?);
     add(
         &["sample-device-plugin:1.8.0"],
         plain().layer(layer).config(
