@@ -277,7 +277,7 @@ def node(file, runtime, only):
     def ginkgo(name, focus):
         """The results of the specs with such names."""
         command = ["timeout", str(file["limit"]), work / "ginkgo", "--procs=%d" % file["processes"], "--no-color",
-                   "--label-filter=NodeConformance", *(["--skip=" + skip] if skip else []),
+                   "--label-filter=" + file["labels"], *(["--skip=" + skip] if skip else []),
                    *(["--focus=" + focus] if focus != "." else []), "--output-dir=" + logs,
                    "--json-report=%s.json" % name, work / "e2e_node.test", "--", *flags, "--report-dir=%s/%s" % (logs, name)]
         with open("%s/%s.out" % (logs, name), "w+") as out:
@@ -355,12 +355,14 @@ def compare(file, runtime, results, complete):
 
 def run(suite, runtime, only):
     file, start = expected(suite), time.time()
-    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges", "node": "node-tests"}[suite]
+    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges", "node": "node-tests",
+            "node-serial": "node-tests"}[suite]
     built = (pathlib.Path(os.environ["CAIRN_PEERS"]) / "stamp" / peer).read_text()
     assert built.startswith(file["version"]), (
         "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built))
     try:
-        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri, "node": node}[suite](file, runtime, only)
+        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri, "node": node,
+                               "node-serial": node}[suite](file, runtime, only)
     finally:
         if "RESTART" in os.environ:
             shutil.copy(os.path.dirname(os.environ["RESTART"]) + "/runtime.log", os.environ["FOREIGN_LOGS"])

@@ -66,7 +66,10 @@ const NNP: &str = "#include <stdio.h>\n#include <unistd.h>\n\
 /// Takes memory as `stress -m 1 --vm-bytes 100M --vm-hang 0 -t 30` does, whatever its arguments.
 const STRESS: &str = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
     int main(void) { size_t n = 104 << 20; char *p = malloc(n); memset(p, 1, n); sleep(30); return p[n / 2] - 1; }\n";
-const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
+/// Ends by SIGTERM, which the first process of a PID namespace ignores without a handler.
+const PAUSE: &str = "#include <signal.h>\n#include <unistd.h>\n\
+    static void end(int number) { (void)number; _exit(0); }\n\
+    int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }\n";
 
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1).peekable();
