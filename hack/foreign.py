@@ -263,7 +263,7 @@ def node(file, runtime, only):
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs", "cgroupRoot": "/", "podCIDR": "10.100.0.0/24", "volumeStatsAggPeriod": "10s",
         "fileCheckFrequency": "10s", "evictionPressureTransitionPeriod": "30s", "serializeImagePulls": False,
-        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "500Mi", "imagefs.available": "500Mi"},
         "failCgroupV1": False, "volumePluginDir": "/var/lib/kubelet/volume-plugins"}))
     # The suite looks at the machine first: at its kernel, and not at the packages of a distribution.
     (work / "system.yaml").write_text("os: Linux\n")
