@@ -245,6 +245,73 @@ def nri(file, runtime, only):
     return [case.name for case in cases], [case for case in cases if re.search(only, case.name)], []
 
 
+def node(file, runtime, only):
+    keep = Keeper()
+    logs, work = os.environ["FOREIGN_LOGS"], pathlib.Path("/mnt/node")
+    # The suite writes its files beside its program.
+    shutil.copytree(os.environ["CAIRN_PEERS"] + "/node", work)
+    # The cgroup of the runtime, whose figures it reads.
+    for group in pathlib.Path("/sys/fs/cgroup").glob("*/cgroup.procs"):
+        own = group.parent / "runtime"
+        own.mkdir()
+        for setting in ("cpuset.cpus", "cpuset.mems"):
+            if (group.parent / setting).exists():
+                (own / setting).write_text((group.parent / setting).read_text())
+        (own / "cgroup.procs").write_text(pathlib.Path(os.environ["PID_FILE"]).read_text())
+    # As test/e2e_node/jenkins/default-kubelet-config.yaml has it, except for the disk, and cgroup v1.
+    (work / "kubelet.json").write_text(json.dumps({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs", "cgroupRoot": "/", "podCIDR": "10.100.0.0/24", "volumeStatsAggPeriod": "10s",
+        "fileCheckFrequency": "10s", "evictionPressureTransitionPeriod": "30s", "serializeImagePulls": False,
+        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "500Mi", "imagefs.available": "500Mi"},
+        "failCgroupV1": False, "volumePluginDir": "/var/lib/kubelet/volume-plugins"}))
+    # The suite looks at the machine first: at its kernel, and not at the packages of a distribution.
+    (work / "system.yaml").write_text("os: Linux\n")
+    skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
+    flags = ["--container-runtime-endpoint=" + os.environ["CRI"], "--prepull-images=false",
+             "--kubelet-config-file=%s/kubelet.json" % work, "--system-spec-name=cairn",
+             "--system-spec-file=%s/system.yaml" % work,
+             "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system"]
+    bad = []
+
+    def ginkgo(name, focus):
+        """The results of the specs with such names."""
+        command = ["timeout", str(file["limit"]), work / "ginkgo", "--procs=%d" % file["processes"], "--no-color",
+                   "--label-filter=" + file["labels"], *(["--skip=" + skip] if skip else []),
+                   *(["--focus=" + focus] if focus != "." else []), "--output-dir=" + logs,
+                   "--json-report=%s.json" % name, work / "e2e_node.test", "--", *flags, "--report-dir=%s/%s" % (logs, name)]
+        with open("%s/%s.out" % (logs, name), "w+") as out:
+            code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=work,
+                                  env=dict(os.environ, PATH="/usr/local/bin:" + os.environ["PATH"])).returncode
+            out.seek(0)
+            last = " / ".join(out.read().strip().splitlines()[-3:])
+        if not os.path.exists("%s/%s.json" % (logs, name)):
+            bad.append("FAILED: no report, exit code %d; its last lines: %s" % (code, last))
+            return []
+        results = []
+        for spec in (spec for suite in json.load(open("%s/%s.json" % (logs, name))) for spec in suite["SpecReports"] or []):
+            why = re.sub(r"\s+", " ", (spec.get("Failure") or {}).get("Message", ""))[:300]
+            state = {"passed": "passed", "skipped": "skipped"}.get(spec["State"], "failed")
+            title = " ".join([*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]])
+            if spec["LeafNodeType"] != "It":
+                if state == "failed":
+                    bad.append("FAILED %s: %s" % (spec["LeafNodeType"], why or spec["State"]))
+            # Those that the flags leave out have no reason.
+            elif state != "skipped" or why:
+                results.append(Result("all", title, state, why or spec["State"] * (state == "failed")))
+        return results
+
+    races = [test for entry in listed_on(file, "deviation", runtime) if entry.get("sometimes") for test in entry["tests"]]
+    results = ginkgo("node", only)
+    if raced := [result for result in results if result.state == "failed" and result.among(races)]:
+        alone = ginkgo("alone", "|".join(re.escape(result.name) + "$" for result in raced))
+        passed = [result.name for result in alone if result.state == "passed"]
+        results = [result._replace(state="raced") if result.name in passed and result in raced else result for result in results]
+    if ends := keep.take():
+        bad.append("FAILED: the runtime ended %d times; its log: %s" % (ends, keep.log))
+    return [result.name for result in results], results, bad
+
+
 def compare(file, runtime, results, complete):
     """Compares results with entries, and entries with results: lines to print, lines that fail the run, and a summary."""
     deviations, skipped = listed_on(file, "deviation", runtime), listed_on(file, "skipped", runtime)
@@ -288,12 +355,14 @@ def compare(file, runtime, results, complete):
 
 def run(suite, runtime, only):
     file, start = expected(suite), time.time()
-    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges"}[suite]
+    peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges", "node": "node-tests",
+            "node-serial": "node-tests"}[suite]
     built = (pathlib.Path(os.environ["CAIRN_PEERS"]) / "stamp" / peer).read_text()
     assert built.startswith(file["version"]), (
         "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built))
     try:
-        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri}[suite](file, runtime, only)
+        names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri, "node": node,
+                               "node-serial": node}[suite](file, runtime, only)
     finally:
         if "RESTART" in os.environ:
             shutil.copy(os.path.dirname(os.environ["RESTART"]) + "/runtime.log", os.environ["FOREIGN_LOGS"])

@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     /// The mount point of message queues, and their SELinux label.
     pub(crate) queues: Option<(PathBuf, String)>,
     pub(crate) stage: Vec<Staged>,
+    /// A tmpfs is on the bound [`DEVICES`], for init to remove.
+    pub(crate) covered: bool,
     pub(crate) cgroup_view: Option<CgroupView>,
     /// The PID namespace to join, and the procfs views of it.
     pub(crate) join: Option<PathBuf>,
@@ -71,6 +73,8 @@ pub(crate) const STAGE: &str = "/sys/fs/cgroup";
 /// The container's root and its directory, on the stage.
 pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
+/// Where libcontainer makes devices and links.
+pub(crate) const DEVICES: &str = "/dev";
 
 pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
@@ -93,6 +97,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         propagation: Vec::new(),
         queues: None,
         stage: Vec::new(),
+        covered: false,
         cgroup_view: None,
         join,
         procs: Vec::new(),
@@ -106,6 +111,12 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     let mut kept = Vec::with_capacity(mounts.len());
     for mount in mounts {
         plan.mount(mount, cgroups, &mut kept)?;
+    }
+    plan.covered = cover_devices(&mut kept);
+    if plan.covered && host_mounts {
+        return Err(format!(
+            "a bind at {DEVICES} together with OCI hooks or a shared mount is not supported"
+        ));
     }
     if let Some(label) = label {
         kept.iter_mut().for_each(|mount| set_label(mount, &label));
@@ -153,6 +164,29 @@ fn needs_host_mounts(spec: &Spec) -> bool {
         has(m, &["shared", "rshared"]) || !shifted && (covers || source.starts_with(STAGE))
     });
     hooks || reaching
+}
+
+/// Covers a bind at `/dev`, such as the host's, by a tmpfs: libcontainer makes its links and devices
+/// in the topmost mount there. Returns whether it did. Mounts of ours must be slaves of the host's,
+/// where the tmpfs would appear otherwise.
+fn cover_devices(mounts: &mut Vec<Mount>) -> bool {
+    let bound = |m: &Mount| m.destination() == Path::new(DEVICES) && is_bind(m);
+    if !mounts.iter().any(bound) {
+        return false;
+    }
+    let mut cover = Mount::default();
+    cover.set_destination(DEVICES.into());
+    cover.set_typ(Some("tmpfs".to_owned()));
+    cover.set_source(Some("tmpfs".into()));
+    let options = ["nosuid", "mode=755", "size=64k"];
+    cover.set_options(Some(options.map(str::to_owned).to_vec()));
+    mounts.push(cover);
+    true
+}
+
+fn is_bind(mount: &Mount) -> bool {
+    let words = options(mount);
+    mount.typ().as_deref() == Some("bind") || words.iter().any(|o| o == "bind" || o == "rbind")
 }
 
 /// Labels the file systems that are made for this container. libcontainer would label every file
@@ -304,11 +338,9 @@ impl Plan {
             )));
         }
         let shifted = self.owners(&mut mount, &mut options)?;
-        let is_bind = mount.typ().as_deref() == Some("bind")
-            || options.iter().any(|o| o == "bind" || o == "rbind");
         if let Some((recursive, owners)) = shifted {
             self.stage(&mut mount, recursive, Some(owners));
-        } else if is_bind && !self.host_mounts {
+        } else if is_bind(&mount) && !self.host_mounts {
             let recursive = options.iter().any(|o| o == "rbind");
             self.stage(&mut mount, recursive, None);
         }
@@ -382,6 +414,29 @@ mod tests {
         mount.set_options(Some(words.iter().map(|word| (*word).to_owned()).collect()));
         mount.set_uid_mappings(shifted.then(|| vec![LinuxIdMapping::default()]));
         mount
+    }
+
+    #[test]
+    fn a_bind_at_dev_is_covered_by_a_tmpfs_that_comes_last() {
+        let at = |destination: &str, mut mount: Mount| {
+            mount.set_destination(destination.into());
+            mount
+        };
+        let mut mounts = vec![
+            at("/dev", mount("/dev", &["rbind"], false)),
+            at("/dev/shm", mount("/shm", &["rbind"], false)),
+        ];
+        assert!(cover_devices(&mut mounts));
+        let last = mounts
+            .last()
+            .map(|m| (m.destination().clone(), m.typ().clone()));
+        assert_eq!(last, Some(("/dev".into(), Some("tmpfs".to_owned()))));
+        let mut own = vec![
+            at("/dev", Mount::default()),
+            at("/dev/shm", mount("/shm", &["rbind"], false)),
+        ];
+        assert!(!cover_devices(&mut own));
+        assert_eq!(own.len(), 2);
     }
 
     #[test]

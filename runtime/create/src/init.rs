@@ -20,8 +20,9 @@ use libcontainer::workload::{
 };
 use oci_spec::runtime::Spec;
 use rustix::fs::OFlags;
+use rustix::mount::UnmountFlags;
 
-use crate::adjust::Propagation;
+use crate::adjust::{DEVICES, Propagation};
 use crate::birth::Birth;
 use crate::host_proc::HostProc;
 use crate::inherited;
@@ -39,6 +40,8 @@ pub(crate) struct Ready {
     pub(crate) hooks: Vec<StartHook>,
     pub(crate) propagation: Vec<Propagation>,
     pub(crate) trees: Trees,
+    /// A tmpfs of libcontainer's is on the bound [`DEVICES`].
+    pub(crate) covered: bool,
     /// Set if the program runs in a process of a joined PID namespace, not in this one.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
@@ -55,6 +58,10 @@ impl Ready {
         }
         if let Some(label) = &self.tail.process().label {
             self.proc.label(label)?;
+        }
+        if self.covered {
+            rustix::mount::unmount(DEVICES, UnmountFlags::DETACH)
+                .map_err(|e| format!("uncover {DEVICES}: {e}"))?;
         }
         let namespace = self.birth.iter().map(|b| b.keep());
         let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());

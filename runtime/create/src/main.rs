@@ -151,6 +151,7 @@ fn create() -> Result<i32, String> {
         hooks,
         propagation: plan.propagation,
         trees,
+        covered: plan.covered,
         birth,
         proc: HostProc::open()?,
         queues: plan.queues,

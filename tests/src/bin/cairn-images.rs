@@ -1,9 +1,13 @@
-//! cairn-images DIR [BUSYBOX [PLUGIN...]]: stand-ins for the images of critest and of node tests.
+//! cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]: stand-ins for the images of critest and of
+//! node tests.
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
 //! The system's busybox serves `hack/contract`. A BUSYBOX (`hack/peers busybox`) with a C compiler and
 //! nginx serves critest, but for an image with a public digest, and containerd's integration tests.
+//!
+//! The directory of Kubernetes' programs (`hack/peers node-tests`) adds the images of its node tests,
+//! with the system's curl and bash.
 //!
 //! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
 //! DaemonSets.
@@ -48,22 +52,37 @@ const BUSYBOX_PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
     daemon:x:1:1:daemon:/usr/sbin:/bin/false\n\
     nobody:x:65534:65534:nobody:/home:/bin/false\n";
 const BUSYBOX_GROUP: &str = "root:x:0:\ndaemon:x:1:\nwheel:x:10:root\nnobody:x:65534:\n";
+/// Accounts of agnhost: one user has an image-only group.
+const AGNHOST_PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
+    nobody:x:65534:65534:nobody:/:/bin/false\n\
+    user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n";
+const AGNHOST_GROUP: &str = "root:x:0:\n\
+    user-defined-in-image:x:1000:\n\
+    group-defined-in-image:x:50000:user-defined-in-image\n\
+    nogroup:x:65534:\n";
 /// Prints whether a set-user-id bit was honored, in the format of the no_new_privs spec.
 const NNP: &str = "#include <stdio.h>\n#include <unistd.h>\n\
     int main(void) { printf(\"Effective uid: %d\\n\", geteuid()); return 0; }\n";
 /// Takes memory as `stress -m 1 --vm-bytes 100M --vm-hang 0 -t 30` does, whatever its arguments.
 const STRESS: &str = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
     int main(void) { size_t n = 104 << 20; char *p = malloc(n); memset(p, 1, n); sleep(30); return p[n / 2] - 1; }\n";
-const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
+/// Ends by SIGTERM, which the first process of a PID namespace ignores without a handler.
+const PAUSE: &str = "#include <signal.h>\n#include <unistd.h>\n\
+    static void end(int number) { (void)number; _exit(0); }\n\
+    int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }\n";
 
 fn main() -> ExitCode {
-    let mut args = env::args_os().skip(1);
+    let mut args = env::args_os().skip(1).peekable();
     let Some(dir) = args.next().map(PathBuf::from) else {
-        eprintln!("usage: cairn-images DIR [BUSYBOX [PLUGIN...]]");
+        eprintln!("usage: cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]");
         return ExitCode::from(2);
     };
     let images = match args.next() {
         Some(busybox) => all(Path::new(&busybox)).and_then(|mut images| {
+            if args.next_if(|arg| arg == "--kubernetes").is_some() {
+                let programs = args.next().unwrap_or_default();
+                images.extend(node_tests(Path::new(&busybox), Path::new(&programs))?);
+            }
             for program in args {
                 images.extend(plugin(Path::new(&program))?);
             }
@@ -131,23 +150,28 @@ fn some() -> Vec<Named> {
     images
 }
 
+/// Busybox with the usual search path and these accounts.
+fn with_accounts(busybox: &Path, passwd: &str, group: &str) -> Image {
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let accounts = Layer::default()
+        .dir("var/www", 0o755)
+        .dir("var/run", 0o755)
+        .dir("var/tmp", 0o1777)
+        .file("etc/passwd", 0o644, passwd.as_bytes())
+        .file("etc/group", 0o644, group.as_bytes());
+    Image::of_busybox("base", busybox)
+        .config("Env", json!([path]))
+        .layer(accounts)
+}
+
 /// All images of critest except the one by digest.
 fn all(busybox: &Path) -> io::Result<Vec<Named>> {
-    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let base = Image::of_busybox("base", busybox).config("Env", json!([path]));
-    let accounts = || {
-        Layer::default()
-            .dir("var/www", 0o755)
-            .dir("var/run", 0o755)
-            .dir("var/tmp", 0o1777)
-            .file("etc/passwd", 0o644, PASSWD.as_bytes())
-            .file("etc/group", 0o644, GROUP.as_bytes())
-    };
+    let base = with_accounts(busybox, PASSWD, GROUP);
     let mut images: Vec<Named> = Vec::new();
     let mut add = |names: &[String], image: Image| {
         images.push((names.to_vec(), image.name(&names[0])));
     };
-    let busybox = || base.clone().layer(accounts());
+    let busybox = || base.clone();
     let e2e = |name: &str| format!("{E2E}/{name}");
     let staging = |name: &str| format!("{STAGING}/{name}");
 
@@ -275,6 +299,98 @@ fn all(busybox: &Path) -> io::Result<Vec<Named>> {
     Ok(images)
 }
 
+/// The images of Kubernetes' node tests, by their Dockerfiles in test/images, on busybox.
+fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
+    let system = |name: &str| {
+        cairn_tests::bins::system(name)
+            .ok_or_else(|| io::Error::other(format!("{name} is not installed")))
+    };
+    let of = |name: &str| fs::read(programs.join(name));
+    let plain = || with_accounts(busybox, PASSWD, GROUP);
+    let mut images: Vec<Named> = Vec::new();
+    let mut add = |names: &[&str], image: Image| {
+        let names: Vec<String> = names.iter().map(|name| format!("{E2E}/{name}")).collect();
+        let image = image.name(&names[0]);
+        images.push((names, image));
+    };
+    add(
+        &[
+            "busybox:1.37.0-2",
+            "glibc-dns-testing:2.1.1",
+            "ipc-utils:1.4",
+        ],
+        plain().layer(marker("1.37.0-2")),
+    );
+    add(&["nonroot:1.5"], plain().config("User", json!("1234")));
+    let nnp = Layer::default()
+        .dir("usr/local", 0o755)
+        .dir("usr/local/bin", 0o755)
+        .file("usr/local/bin/nnp", 0o6755, &compiled(NNP)?);
+    add(
+        &["nonewprivs:1.4"],
+        plain().layer(nnp).config("Cmd", json!(["nnp"])),
+    );
+    for tag in ["nginx:1.27.0-2", "nginx:1.28.0-2"] {
+        let image = plain()
+            .layer(nginx_layer(&system("nginx")?, 80)?)
+            .config("Entrypoint", json!(["nginx", "-g", "daemon off;"]))
+            .config("Cmd", Value::Null)
+            .config("StopSignal", json!("SIGQUIT"));
+        add(&[tag], image.layer(marker(tag)));
+    }
+    let tools = linked(Layer::default(), &system("curl")?, "usr/bin/curl")?;
+    let tools = linked(tools, &system("bash")?, "bin/bash")?
+        .dir("uploads", 0o755)
+        .file("agnhost", 0o755, &of("agnhost")?)
+        .file("localhost.crt", 0o644, &of("localhost.crt")?)
+        .file("localhost.key", 0o644, &of("localhost.key")?)
+        .symlink("agnhost-2", "agnhost");
+    let image = with_accounts(busybox, AGNHOST_PASSWD, AGNHOST_GROUP)
+        .layer(tools)
+        .layer(registry()?)
+        .config("Entrypoint", json!(["/agnhost"]))
+        .config("Cmd", json!(["pause"]));
+    for version in ["2.66.1", "2.55"] {
+        let image = image.clone().layer(marker(version));
+        add(&[&format!("agnhost:{version}")], image);
+    }
+    let program = "sampledeviceplugin";
+    let layer = Layer::default().file(program, 0o755, &of(program)?);
+    add(
+        &["sample-device-plugin:1.8.0"],
+        plain().layer(layer).config(
+            "Entrypoint",
+            json!(["/sampledeviceplugin", "-alsologtostderr"]),
+        ),
+    );
+    Ok(images)
+}
+
+/// The files of agnhost's registry, which has one image. Its directory has a short name for tar.
+fn registry() -> io::Result<Layer> {
+    let pause = Layer::default().file("pause", 0o755, &compiled(PAUSE)?);
+    let image = Image::bare("pause:testing")
+        .layer(pause)
+        .config("Cmd", json!(["/pause"]))
+        .blobs();
+    let mut layer = Layer::default().symlink("var/registry", "/r").file(
+        "r/pause/manifests/testing",
+        0o644,
+        image.manifest.as_bytes(),
+    );
+    for (digest, content) in &image.blobs {
+        let kind = if *digest == image.manifest {
+            "manifests"
+        } else {
+            "blobs"
+        };
+        let hex = digest.trim_start_matches("sha256:");
+        let name = format!("r/pause/{kind}/sha256/{}/{hex}/data", &hex[..2]);
+        layer = layer.file(&name, 0o644, content);
+    }
+    Ok(layer)
+}
+
 /// A plugin's image: only its program, in two versions with different layers.
 fn plugin(program: &Path) -> io::Result<[Named; 2]> {
     let name = program.file_name().and_then(OsStr::to_str);
@@ -325,12 +441,17 @@ fn nginx_layer(program: &Path, port: u16) -> io::Result<Layer> {
          events {{ worker_connections 128; }}\n\
          http {{ access_log off; server {{ listen {port}; root /usr/share/nginx/html; }} }}\n"
     );
-    let mut layer = Layer::default()
+    let layer = Layer::default()
         .dir("var/log/nginx", 0o755)
         .dir("var/lib/nginx", 0o755)
         .file("usr/share/nginx/html/index.html", 0o644, b"hello\n")
-        .file("etc/nginx/nginx.conf", 0o644, conf.as_bytes())
-        .file("usr/sbin/nginx", 0o755, &fs::read(program)?);
+        .file("etc/nginx/nginx.conf", 0o644, conf.as_bytes());
+    linked(layer, program, "usr/sbin/nginx")
+}
+
+/// Adds a program of the system under a name, with its shared libraries.
+fn linked(layer: Layer, program: &Path, name: &str) -> io::Result<Layer> {
+    let mut layer = layer.file(name, 0o755, &fs::read(program)?);
     let linked = run("ldd", [program.as_os_str()], [])?;
     let libraries = linked
         .split_whitespace()

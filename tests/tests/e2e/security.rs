@@ -358,6 +358,40 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
 }
 
 #[tokio::test]
+async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
+    let daemon = Daemon::start().await;
+    let pod = daemon.cri().pod("devices").await;
+    let devices = volume(&daemon, "devices");
+    // As on a host: names of links and devices that are made in a container's own /dev.
+    for name in ["mqueue", "pts", "shm"] {
+        fs::create_dir(devices.join(name)).expect("a directory");
+    }
+    std::os::unix::fs::symlink("/proc/self/fd", devices.join("fd")).expect("a link");
+    fs::write(devices.join("ptmx"), "the host's\n").expect("a file");
+    let container = started(&pod, "c", |c| {
+        c.mounts = vec![cri::Mount {
+            host_path: devices.display().to_string(),
+            container_path: "/dev".to_owned(),
+            ..Default::default()
+        }];
+    })
+    .await;
+    let seen = "cat /dev/ptmx; ls /dev; grep -c ' /dev/shm ' /proc/mounts; ls /dev/pts";
+    let names = "fd\nmqueue\nptmx\npts\nshm\n";
+    assert_eq!(
+        container.sh(seen).await,
+        format!("the host's\n{names}1\nptmx")
+    );
+    let mut left: Vec<_> = fs::read_dir(&devices)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["fd", "mqueue", "ptmx", "pts", "shm"]);
+    pod.end().await;
+}
+
+#[tokio::test]
 async fn namespaces_of_pids_are_the_containers_the_pods_the_hosts_or_a_targets() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
