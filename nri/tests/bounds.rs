@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Place, Record, plugin, until, until_active, update};
+use common::{Place, Record, active, plugin, until, until_active, update};
 use nri::{
     BoxFuture, FailedUpdate, PluginEvent, PluginId, PluginSettings, PluginState, Requester,
     Snapshot, Source, proto::ContainerUpdate, stub::Stub,
@@ -233,11 +233,7 @@ fn updates_of_synchronize_behind_a_slow_one_are_errors_of_the_plugin() {
         let handlers = Record::default().handlers();
         let handlers =
             handlers.synchronize(|_, _| async { Ok(["a", "b", "c"].map(update).into()) });
-        let _stub = plugin(&place, "10-asks", handlers)
-            .register()
-            .await
-            .unwrap();
-        until_active(&nri, "10-asks").await;
+        let _stub = active(&nri, &place, "10-asks", handlers).await;
         let there = common::there(&nri);
         assert_eq!(there[0].errors, 3, "{there:?}");
         let error = there[0].last_error.as_deref().unwrap_or_default();

@@ -9,10 +9,11 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use common::{Place, Record, container, plugin, pod, until, until_active, update};
+use common::{
+    Place, Record, active, container, plugin, pod, registered, until, until_active, update,
+};
 use nri::{CallError, Code, Handlers, PluginEvent, PluginSettings, proto::*};
 
 fn settings(
@@ -61,11 +62,7 @@ async fn a_required_plugin_that_is_absent_fails_pods_and_containers_unless_annot
         .unwrap();
     drop(turn);
     // With the plugin connected, the creation succeeds.
-    let _stub = plugin(&place, "10-must", Record::default().handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-must").await;
+    let _stub = active(&nri, &place, "10-must", Record::default().handlers()).await;
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert!(nri.metrics("x").contains("x_missing_required_plugins 0"));
 }
@@ -98,11 +95,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     let must_run = settings("10-keeps", |s| s.policy.must_run = true);
     let nri = place.builder().plugins(must_run).start().await.unwrap();
     let record = Record::default();
-    let stub = plugin(&place, "10-keeps", record.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let stub = active(&nri, &place, "10-keeps", record.handlers()).await;
     drop(stub);
     until("it has ended", || nri.plugins()[0].kind.is_none()).await;
     let turn = nri.turn(Event::StopContainer).await;
@@ -115,11 +108,7 @@ async fn a_must_run_plugin_gets_the_teardown_it_has_missed() {
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].backlog, 3);
     let again = Record::default();
-    let _stub = plugin(&place, "10-keeps", again.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let _stub = active(&nri, &place, "10-keeps", again.handlers()).await;
     nri.remove_pod_sandbox(pod("p")).await;
     assert_eq!(
         again.lines(),
@@ -150,8 +139,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
             Ok(())
         }
     });
-    let _slow = plugin(&place, "10-slow", slow).register().await.unwrap();
-    until_active(&nri, "10-slow").await;
+    let _slow = active(&nri, &place, "10-slow", slow).await;
     let removal = {
         let nri = nri.clone();
         tokio::spawn(async move { nri.remove_pod_sandbox(pod("p")).await })
@@ -161,11 +149,7 @@ async fn a_must_run_plugin_that_joins_behind_the_back_of_a_removal_is_told_of_it
     })
     .await;
     let record = Record::default();
-    let _late = plugin(&place, "20-keeps", record.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "20-keeps").await;
+    let _late = active(&nri, &place, "20-keeps", record.handlers()).await;
     hold.add_permits(1);
     removal.await.unwrap();
     until("the event arrives", || {
@@ -183,11 +167,7 @@ async fn unsolicited_updates_are_applied_and_what_fails_is_named() {
     let place = Place::new();
     *place.runtime.fails_for.lock().unwrap() = Some("bad".into());
     let nri = place.builder().start().await.unwrap();
-    let stub = plugin(&place, "10-a", Record::default().handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-a").await;
+    let stub = active(&nri, &place, "10-a", Record::default().handlers()).await;
     let evict = ContainerEviction {
         container_id: "e".into(),
         reason: "too loud".into(),
@@ -240,7 +220,7 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
             Ok((None, Vec::new()))
         }
     });
-    let stub = plugin(&place, "10-a", handlers).register().await.unwrap();
+    let stub = registered(&place, "10-a", handlers).await;
     *runtime.lock().unwrap() = Some(stub.runtime());
     until_active(&nri, "10-a").await;
     let turn = nri.turn(Event::CreateContainer).await;
@@ -248,42 +228,4 @@ async fn a_plugin_that_asks_for_updates_inside_its_handler_is_answered() {
         .await
         .unwrap();
     assert_eq!(place.runtime.updates.lock().unwrap().len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn five_hundred_updates_at_once_all_arrive() {
-    let place = Place::new();
-    let nri = place
-        .builder()
-        .request_timeout(Duration::from_secs(5))
-        .start()
-        .await
-        .unwrap();
-    let stub = plugin(&place, "10-a", Record::default().handlers())
-        .register()
-        .await
-        .unwrap();
-    // Requests from the start on: early ones are refused and repeated.
-    let calls: Vec<_> = (0..500)
-        .map(|n| {
-            let runtime = stub.runtime();
-            tokio::spawn(async move {
-                loop {
-                    let done = runtime
-                        .update_containers(vec![update(&n.to_string())], vec![])
-                        .await;
-                    match done {
-                        Ok(_) => return Ok(()),
-                        Err(e) if e.to_string().contains("not synchronised") => {}
-                        Err(e) => return Err(e.to_string()),
-                    }
-                }
-            })
-        })
-        .collect();
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
-    assert_eq!(place.runtime.updates.lock().unwrap().len(), 500);
-    assert_eq!(common::there(&nri).len(), 1);
 }

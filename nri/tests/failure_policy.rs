@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use common::{
     Place, Record, container,
     go::{Program, go_plugin, go_runtime},
-    pod, until, until_active,
+    pod, until_active,
 };
 use nri::{
     Adaptation, Handlers, PluginSettings,
@@ -316,22 +316,4 @@ async fn the_operators_setting_wins_over_the_plugins_wish_and_is_shown() {
         let stays = !common::there(&nri).is_empty();
         assert_eq!((failed, stays), (fails, kept), "{operator:?} {policy:?}");
     }
-}
-
-/// A plugin with `fail_request` fails no request after it has ended; `required` serves that
-/// purpose.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_has_gone_fails_no_request() {
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    let stub = connect(&place, hangs(policy(true, false))).await;
-    until_active(&nri, "10-go").await;
-    nri.run_pod_sandbox(pod("bad")).await.unwrap_err();
-    nri.run_pod_sandbox(pod("good")).await.unwrap();
-    drop(stub);
-    let again = connect(&place, hangs(policy(true, false))).await;
-    until_active(&nri, "10-go").await;
-    drop(again);
-    until("it has ended", || common::there(&nri).is_empty()).await;
-    nri.run_pod_sandbox(pod("bad")).await.unwrap();
 }

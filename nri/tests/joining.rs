@@ -11,10 +11,12 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use common::{Place, Record, container, plugin, pod, until, until_active, update};
+use common::{
+    Place, Record, active, container, plugin, pod, registered, until, until_active, update,
+};
 use nri::{Adaptation, Handlers, Outcome, PluginEvent, Snapshot, proto::*, stub::Protocol};
 use proptest::prelude::*;
 
@@ -103,30 +105,6 @@ async fn events_wait_for_a_joining_plugin_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_in_synchronize_holds_operations_no_longer_than_the_sync_timeout() {
-    let place = Place::new();
-    let nri = place
-        .builder()
-        .sync_timeout(Duration::from_millis(300))
-        .start()
-        .await
-        .unwrap();
-    let (gate, record) = (Gate::new(), Record::default());
-    let mut builder = plugin(&place, "10-hangs", gate.on(&record, record.handlers()));
-    let _stub = builder.register().await.unwrap();
-    gate.entered().await;
-    let begun = Instant::now();
-    nri.run_pod_sandbox(pod("p")).await.unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_secs(10) * common::patience(),
-        "{:?}",
-        begun.elapsed()
-    );
-    until("it is closed", || common::there(&nri).is_empty()).await;
-    assert_eq!(record.lines(), ["Synchronize"]);
-}
-
-#[tokio::test]
 async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back() {
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
@@ -145,8 +123,7 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
             Ok(())
         }
     });
-    let _slow = plugin(&place, "50-slow", slow).register().await.unwrap();
-    until_active(&nri, "50-slow").await;
+    let _slow = active(&nri, &place, "50-slow", slow).await;
     place.runtime.all.lock().unwrap().pods.push(pod("p"));
     let run = {
         let nri = nri.clone();
@@ -154,11 +131,7 @@ async fn a_dispatch_under_way_also_reaches_a_plugin_that_joins_behind_its_back()
     };
     in_it.await.unwrap();
     let record = Record::default();
-    let _late = plugin(&place, "10-late", record.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-late").await;
+    let _late = active(&nri, &place, "10-late", record.handlers()).await;
     assert_eq!(
         record.lines(),
         ["Synchronize"],
@@ -180,11 +153,7 @@ async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     nri.remove_container(pod("p"), container("c", "p")).await;
     // The runtime still has the container for a moment.
     let record = Record::default();
-    let _stub = plugin(&place, "10-a", record.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-a").await;
+    let _stub = active(&nri, &place, "10-a", record.handlers()).await;
     assert_eq!(record.lines(), ["Synchronize p"]);
 }
 
@@ -200,17 +169,11 @@ async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
             .seen
             .saw(id, |e| matches!(e, PluginEvent::Configured { .. }))
     };
-    let _a = plugin(&place, "10-a", record.handlers())
-        .register()
-        .await
-        .unwrap();
+    let _a = registered(&place, "10-a", record.handlers()).await;
     until("10-a waits", || configured("10-a")).await;
     drop(block);
     // When 20-b has reached the same step, 10-a would be active if it did not wait.
-    let _b = plugin(&place, "20-b", record.handlers())
-        .register()
-        .await
-        .unwrap();
+    let _b = registered(&place, "20-b", record.handlers()).await;
     until("20-b waits", || configured("20-b")).await;
     assert_eq!(record.lines(), Vec::<String>::new());
     assert!(common::there(&nri).is_empty());
@@ -248,8 +211,7 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
                 .push((lengths, nri::left_out().to_vec()));
             async { Ok(vec![update("c")]) }
         });
-    let _stub = plugin(&place, "10-a", handlers).register().await.unwrap();
-    until_active(&nri, "10-a").await;
+    let _stub = active(&nri, &place, "10-a", handlers).await;
     // One call of the handler; an object that does not fit in a message lacks its longest field.
     let left_out = vec!["pod huge: annotations".to_owned()];
     assert_eq!(*listed.lock().unwrap(), [((31, 1), left_out)]);
@@ -285,7 +247,7 @@ async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neithe
     };
     let _new_stub = connect(&new).await;
     let why = old_stub.wait().await.to_string();
-    assert!(why.contains("instance-replaced"), "{why}");
+    assert!(why.contains("instance-replaced: a newer 10-a"), "{why}");
     stop.store(1, Ordering::SeqCst);
     let sent = events.await.unwrap();
     let all: Vec<String> = [old.lines(), new.lines()].concat();
@@ -301,40 +263,12 @@ async fn two_v1alpha1_plugins_may_have_the_same_id_where_the_runtime_says_so() {
     let builder = place.builder().replace_same_name(false);
     let nri = builder.start().await.unwrap();
     let (a, b) = (Record::default(), Record::default());
-    let _a = plugin(&place, "10-a", a.handlers())
-        .register()
-        .await
-        .unwrap();
-    let _b = plugin(&place, "10-a", b.handlers())
-        .register()
-        .await
-        .unwrap();
+    let _a = registered(&place, "10-a", a.handlers()).await;
+    let _b = registered(&place, "10-a", b.handlers()).await;
     until("both are in", || common::there(&nri).len() == 2).await;
     until_active(&nri, "10-a").await;
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     assert_eq!((a.lines().len(), b.lines().len()), (2, 2));
-}
-
-#[tokio::test]
-async fn a_plugin_that_reconnects_is_synchronised_again() {
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    let record = Record::default();
-    let builder = plugin(&place, "10-a", record.handlers()).reconnect(true);
-    let running = tokio::spawn(builder.run());
-    until_active(&nri, "10-a").await;
-    nri.shutdown("restart").await;
-    drop(nri);
-    until("the socket is removed", || !place.socket().exists()).await;
-    let nri = place.builder().start().await.unwrap();
-    // The runtime announced its stop, so the plugin pauses before it reconnects.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while record.lines().len() < 2 {
-        assert!(Instant::now() < deadline, "it has not come back");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    running.abort();
-    drop(nri);
 }
 
 #[tokio::test]
@@ -344,11 +278,7 @@ async fn plugins_that_come_and_go_leave_no_task_and_no_descriptor() {
     let metrics = tokio::runtime::Handle::current().metrics();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let come_and_go = async |id: &str| {
-        let stub = plugin(&place, id, Record::default().handlers())
-            .register()
-            .await
-            .unwrap();
-        until_active(&nri, id).await;
+        let stub = active(&nri, &place, id, Record::default().handlers()).await;
         nri.run_pod_sandbox(pod("p")).await.unwrap();
         drop(stub);
         until("it has ended", || common::there(&nri).is_empty()).await;
@@ -388,10 +318,7 @@ async fn each_container_is_learnt_once(delays: Vec<u64>, joins: Vec<u64>) {
         let record = Record::default();
         // Indexes before and after each other in the order.
         let id = format!("{}-p", 90 - n * 10);
-        let stub = plugin(&place, &id, record.handlers())
-            .register()
-            .await
-            .unwrap();
+        let stub = registered(&place, &id, record.handlers()).await;
         plugins.push((id, record, stub));
     }
     for creation in creations {

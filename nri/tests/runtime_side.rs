@@ -4,17 +4,15 @@
 mod common;
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use common::{Place, Record, container, pod, until, until_active};
 use nri::{
-    Adaptation, Delivery, Handlers, Observer, Outcome, PluginEvent, Settings, Timeouts,
+    Adaptation, Delivery, Handlers, Observer, Outcome, PluginEvent, Timeouts,
     proto::*,
-    stub::{Protocol, Stub, StubError},
+    stub::{Stub, StubError},
 };
 
 fn hangs() -> Handlers {
@@ -89,24 +87,6 @@ async fn all_parts_of_a_list_together_have_their_own_limit() {
     let late = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.starts_with("synchronize-failed: no answer within"));
     until("its time is over", || place.seen.saw("10-p", late)).await;
     assert!(common::there(&nri).is_empty());
-}
-
-#[tokio::test]
-async fn a_bad_file_in_the_plugin_directory_is_left_out_by_name() {
-    let place = Place::new();
-    let plugins = place.dir.path().join("plugins");
-    fs::create_dir(&plugins).unwrap();
-    let bad = plugins.join("1-bad");
-    fs::write(&bad, "").unwrap();
-    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
-    let settings = Settings {
-        socket: Some(place.socket()),
-        plugin_dir: Some(plugins.clone()),
-        ..Settings::default()
-    };
-    place.builder().settings(settings).start().await.unwrap();
-    let left = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("1-bad"));
-    assert!(place.seen.saw("??", left));
 }
 
 #[tokio::test]
@@ -264,66 +244,6 @@ async fn an_overdue_plugin_counts_as_active() {
     assert_eq!(nri.plugins()[0].state, nri::PluginState::Overdue);
     let text = nri.metrics("t");
     assert!(text.contains("t_active_plugins_total 1"), "{text}");
-}
-
-#[tokio::test]
-async fn a_plugin_of_the_newer_protocol_is_told_why_it_is_closed() {
-    let place = Place::new();
-    let reasons = Arc::new(Mutex::new(Vec::new()));
-    let printed = |handlers: Handlers| {
-        let into = reasons.clone();
-        handlers.shutdown(move |reason| {
-            into.lock().unwrap().push(reason);
-            async {}
-        })
-    };
-    let inner = printed(Handlers::new().run_pod_sandbox(|_| async { Ok(()) }));
-    let builder = place.builder();
-    let builder = builder.in_process("05-inner".parse().unwrap(), inner);
-    let nri = builder.start().await.unwrap();
-    let usual = nri.timeouts();
-    let join = |handlers: Handlers| {
-        let stub = Stub::builder(handlers).index("10").name("p");
-        let mut stub = stub.socket(place.socket()).protocol(Protocol::V1Beta1);
-        async move { stub.start().await.unwrap() }
-    };
-    let late = join(printed(hangs())).await;
-    until_active(&nri, "10-p").await;
-    limit_requests(&nri, Duration::from_millis(100));
-    nri.stop_pod_sandbox(pod("p")).await;
-    nri.set_timeouts(usual);
-    let why = late.wait().await.to_string();
-    assert!(
-        why.contains("request-timeout: ") && why.contains("limit 100ms"),
-        "{why}"
-    );
-    let replaced = join(printed(hangs())).await;
-    until_active(&nri, "10-p").await;
-    let last = join(printed(hangs())).await;
-    let why = replaced.wait().await.to_string();
-    assert!(why.contains("instance-replaced: a newer 10-p"), "{why}");
-    until_active(&nri, "10-p").await;
-    nri.shutdown("it was told to").await;
-    let why = last.wait().await.to_string();
-    assert!(why.contains("runtime-stopping: it was told to"), "{why}");
-    until("all four were reported", || {
-        reasons.lock().unwrap().len() == 4
-    })
-    .await;
-    let mut tokens: Vec<_> = reasons
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|reason| reason.split(':').next().unwrap().to_owned())
-        .collect();
-    tokens.sort();
-    let expected = [
-        "instance-replaced",
-        "request-timeout",
-        "runtime-stopping",
-        "runtime-stopping",
-    ];
-    assert_eq!(tokens, expected);
 }
 
 #[test]

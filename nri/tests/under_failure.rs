@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Record, container, plugin, pod, there, until_active};
+use common::{Place, Record, active, container, plugin, pod, registered, there, until_active};
 use nri::{
     Adaptation, Handlers, PluginEvent, PluginId, PluginSettings, PluginState,
     policy::{OnTimeout, PluginPolicy},
@@ -107,15 +107,12 @@ async fn a_plugin_that_answered_and_came_back_meanwhile_has_the_container_in_its
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let first = Record::default();
-    let stub = plugin(&place, "10-guard", first.handlers())
-        .register()
-        .await
-        .unwrap();
+    let stub = registered(&place, "10-guard", first.handlers()).await;
     let slow = Handlers::new().create_container(|_, _| async {
         sleep(SECOND).await;
         Ok((None, Vec::new()))
     });
-    let _slow = plugin(&place, "20-slow", slow).register().await.unwrap();
+    let _slow = registered(&place, "20-slow", slow).await;
     until_active(&nri, "10-guard").await;
     until_active(&nri, "20-slow").await;
     let all = &place.runtime.all;
@@ -130,10 +127,7 @@ async fn a_plugin_that_answered_and_came_back_meanwhile_has_the_container_in_its
     assert!(first.lines().contains(&"CreateContainer p c".to_owned()));
     drop(stub);
     let second = Record::default();
-    let _stub = plugin(&place, "10-guard", second.handlers())
-        .register()
-        .await
-        .unwrap();
+    let _stub = registered(&place, "10-guard", second.handlers()).await;
     creation.await.unwrap().unwrap();
     until_active(&nri, "10-guard").await;
     assert_eq!(second.lines(), ["Synchronize p c"]);
@@ -149,8 +143,7 @@ async fn no_more_than_eight_plugins_join_behind_the_back_of_one_dispatch() {
             Ok(())
         })
     };
-    let _first = plugin(&place, "00-slow", slow()).register().await.unwrap();
-    until_active(&nri, "00-slow").await;
+    let _first = active(&nri, &place, "00-slow", slow()).await;
     let run = {
         let nri = nri.clone();
         tokio::spawn(async move { nri.run_pod_sandbox(pod("p")).await })
@@ -159,7 +152,7 @@ async fn no_more_than_eight_plugins_join_behind_the_back_of_one_dispatch() {
     let ids: Vec<_> = (10..30).map(|n| format!("{n}-late")).collect();
     let mut late = Vec::new();
     for id in &ids {
-        late.push(plugin(&place, id, slow()).register().await.unwrap());
+        late.push(registered(&place, id, slow()).await);
     }
     let reported = run.await.unwrap().unwrap();
     assert_eq!(reported.deliveries.len(), 9);
@@ -194,10 +187,7 @@ async fn what_is_kept_for_a_slow_plugin_delays_other_pods_by_one_event_at_most()
             Ok(())
         }
     });
-    let _stub = plugin(&place, "10-keeps", handlers)
-        .register()
-        .await
-        .unwrap();
+    let _stub = registered(&place, "10-keeps", handlers).await;
     let begun = Instant::now();
     while nri.plugins()[0].backlog > 0 {
         let asked = Instant::now();
@@ -230,11 +220,7 @@ async fn a_kept_event_comes_before_a_new_one_of_its_object() {
             Ok(())
         }
     });
-    let _stub = plugin(&place, "10-keeps", handlers)
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let _stub = active(&nri, &place, "10-keeps", handlers).await;
     nri.remove_pod_sandbox(pod("kept-8")).await;
     let lines = record.lines();
     let last: Vec<_> = lines.iter().rev().take(2).rev().collect();
@@ -290,11 +276,7 @@ async fn nothing_of_a_container_is_sent_after_its_remove() {
         sleep(3 * SECOND).await;
         Ok(Vec::new())
     });
-    let stub = plugin(&place, "10-keeps", handlers)
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let stub = active(&nri, &place, "10-keeps", handlers).await;
     let turn = nri.turn(Event::StopContainer).await;
     nri.stop_container(&turn, pod("p"), container("c", "p"))
         .await;
@@ -304,11 +286,7 @@ async fn nothing_of_a_container_is_sent_after_its_remove() {
     assert_eq!(nri.plugins()[0].backlog, 0);
     drop(stub);
     let next = Record::default();
-    let _stub = plugin(&place, "10-keeps", next.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let _stub = active(&nri, &place, "10-keeps", next.handlers()).await;
     sleep(5 * SECOND).await;
     assert_eq!(next.lines(), ["Synchronize"]);
 }
@@ -322,11 +300,7 @@ async fn a_late_answer_acknowledges() {
         sleep(3 * SECOND).await;
         Ok(())
     });
-    let _stub = plugin(&place, "10-keeps", handlers)
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-keeps").await;
+    let _stub = active(&nri, &place, "10-keeps", handlers).await;
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].backlog, 1);
     sleep(2 * SECOND).await;
@@ -386,8 +360,7 @@ async fn an_instance_that_hears_more_than_the_one_it_replaces_is_told_the_end_of
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let older = Handlers::new().create_container(|_, _| async { Ok((None, Vec::new())) });
-    let _older = plugin(&place, "10-go", older).register().await.unwrap();
-    until_active(&nri, "10-go").await;
+    let _older = active(&nri, &place, "10-go", older).await;
     place.runtime.all.lock().unwrap().pods.push(pod("p"));
     nri.run_pod_sandbox(pod("p")).await.unwrap();
     let record = Record::default();
@@ -407,11 +380,7 @@ async fn an_instance_that_hears_less_than_the_one_it_replaces_is_not_called_for_
     let place = Place::new();
     let nri = place.builder().start().await.unwrap();
     let older = Record::default();
-    let _older = plugin(&place, "10-go", older.handlers())
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "10-go").await;
+    let _older = active(&nri, &place, "10-go", older.handlers()).await;
     let newer = Handlers::new().create_container(|_, _| async { Ok((None, Vec::new())) });
     let mut joining = plugin(&place, "10-go", slow_to_join(newer));
     let joining = tokio::spawn(async move { joining.register().await });
@@ -432,9 +401,9 @@ async fn a_rollout_ends_while_pods_start_all_the_time() {
         sleep(SECOND / 5).await;
         Ok(())
     });
-    let _slow = plugin(&place, "90-slow", slow).register().await.unwrap();
+    let _slow = registered(&place, "90-slow", slow).await;
     let hears = || Handlers::new().create_container(|_, _| async { Ok((None, Vec::new())) });
-    let _older = plugin(&place, "10-go", hears()).register().await.unwrap();
+    let _older = registered(&place, "10-go", hears()).await;
     until_active(&nri, "90-slow").await;
     until_active(&nri, "10-go").await;
     for client in 0..4 {
@@ -448,7 +417,7 @@ async fn a_rollout_ends_while_pods_start_all_the_time() {
         });
     }
     sleep(SECOND).await;
-    let _newer = plugin(&place, "10-go", hears()).register().await.unwrap();
+    let _newer = registered(&place, "10-go", hears()).await;
     sleep(SECOND).await;
     let replaced = |event: &PluginEvent| {
         matches!(event, PluginEvent::Shadowed)
@@ -467,11 +436,7 @@ async fn a_join_is_waited_for_by_those_who_need_it_and_not_in_the_turn() {
     let handlers = record
         .handlers()
         .stop_container(|_, _| async { Ok(Vec::new()) });
-    let _other = plugin(&place, "20-other", handlers)
-        .register()
-        .await
-        .unwrap();
-    until_active(&nri, "20-other").await;
+    let _other = active(&nri, &place, "20-other", handlers).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let asked = order.clone();
     let handlers = Handlers::new()

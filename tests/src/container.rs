@@ -48,6 +48,17 @@ impl Container {
         self.cri.client.remove_container(&self.id).await
     }
 
+    /// Reopens the log, after a rotation.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn reopen_log(&self) -> Result<(), Status> {
+        let container_id = self.id.clone();
+        let request = cri::ReopenContainerLogRequest { container_id };
+        let mut runtime = self.cri.client.runtime.clone();
+        runtime.reopen_container_log(request).await.map(drop)
+    }
+
     /// Changes the memory limit, in bytes, by UpdateContainerResources.
     ///
     /// # Errors

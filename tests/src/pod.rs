@@ -3,6 +3,7 @@
 use std::{collections::HashMap, fs, path::Path};
 
 use k8s_cri::v1::{self as cri};
+use proto_cri::v1 as newer;
 use tonic::Status;
 
 use testkit::{client, until::until};
@@ -40,6 +41,14 @@ pub fn set_image(config: &mut cri::ContainerConfig, image: &str) {
     image.clone_into(&mut set.image);
 }
 
+/// An image by this name.
+pub fn newer_image(image: &str) -> newer::ImageSpec {
+    newer::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    }
+}
+
 /// # Panics
 /// If the configuration is not one of [`Cri::container_config`].
 pub fn container_namespaces(config: &mut cri::ContainerConfig) -> &mut cri::NamespaceOption {
@@ -55,7 +64,39 @@ pub fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSe
     security.expect("set by container_config")
 }
 
+/// Maps the ids of a pod from 100,000 on.
+pub fn id_mapping() -> cri::IdMapping {
+    cri::IdMapping {
+        container_id: 0,
+        host_id: 100_000,
+        length: 65_536,
+    }
+}
+
+/// A user namespace of the pod with [`id_mapping`].
+pub fn user_namespace() -> cri::UserNamespace {
+    cri::UserNamespace {
+        mode: cri::NamespaceMode::Pod.into(),
+        uids: vec![id_mapping()],
+        gids: vec![id_mapping()],
+    }
+}
+
 impl Cri {
+    /// A container of busybox that sleeps, for fields that `k8s-cri` lacks.
+    pub fn newer_config(&self, name: &str, command: &[&str]) -> newer::ContainerConfig {
+        newer::ContainerConfig {
+            metadata: Some(newer::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(newer_image(BUSYBOX)),
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            log_path: format!("{name}.log"),
+            ..Default::default()
+        }
+    }
+
     /// The configuration of a pod as a kubelet sends it.
     pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let logs = self.dir.join("logs");
@@ -158,17 +199,49 @@ impl Pod {
         Ok(self.cri.container_by_id(&id, log))
     }
 
+    /// As [`Pod::try_create`], with fields that `k8s-cri` lacks.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub async fn try_create_newer(
+        &self,
+        config: newer::ContainerConfig,
+    ) -> Result<Container, Status> {
+        let log = Path::new(&self.config.log_directory).join(&config.log_path);
+        let request = newer::CreateContainerRequest {
+            pod_sandbox_id: self.id.clone(),
+            config: Some(config),
+            sandbox_config: Some(newer::PodSandboxConfig {
+                log_directory: self.config.log_directory.clone(),
+                ..Default::default()
+            }),
+        };
+        fs::create_dir_all(log.parent().expect("a directory")).expect("as a kubelet does");
+        let mut newer = self.cri.client.newer.clone();
+        let created = newer.create_container(request).await?;
+        let id = created.into_inner().container_id;
+        Ok(self.cri.container_by_id(&id, log))
+    }
+
     /// Creates and starts a container.
     ///
     /// # Panics
     /// With the daemon's error.
+    pub async fn started(&self, config: cri::ContainerConfig) -> Container {
+        let name = config.metadata.clone().unwrap_or_default().name;
+        let created = self.try_create(config).await;
+        let container = created.unwrap_or_else(|e| panic!("create {name}: {e}"));
+        let started = container.start().await;
+        started.unwrap_or_else(|e| panic!("start {name}: {e}"));
+        container
+    }
+
+    /// As [`Pod::started`], with the defaults of [`Cri::container_config`].
+    ///
+    /// # Panics
+    /// With the daemon's error.
     pub async fn run(&self, name: &str, command: &[&str]) -> Container {
-        let container = self.create(name, command).await;
-        container
-            .start()
-            .await
-            .unwrap_or_else(|e| panic!("start {name}: {e}"));
-        container
+        self.started(self.cri.container_config(name, command)).await
     }
 
     /// A container that runs until it is stopped.

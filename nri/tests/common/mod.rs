@@ -287,6 +287,17 @@ pub(crate) fn plugin(place: &Place, id: &str, handlers: Handlers) -> StubBuilder
         .socket(place.socket())
 }
 
+pub(crate) async fn registered(place: &Place, id: &str, handlers: Handlers) -> Stub {
+    plugin(place, id, handlers).register().await.unwrap()
+}
+
+/// A plugin that gets events.
+pub(crate) async fn active(nri: &Adaptation, place: &Place, id: &str, handlers: Handlers) -> Stub {
+    let stub = registered(place, id, handlers).await;
+    until_active(nri, id).await;
+    stub
+}
+
 pub(crate) fn update(container: &str) -> ContainerUpdate {
     ContainerUpdate {
         container_id: container.into(),

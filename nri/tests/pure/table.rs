@@ -2,7 +2,7 @@
 //! plugins; the view of later plugins, the runtime's result, the owners.
 
 use nri::{adjust::Adjust, merge::MergeError};
-use proto_nri::{ContainerAdjustment, Field, KeyValue, Mount};
+use proto_nri::{ContainerAdjustment, Field, KeyValue, LinuxDevice, LinuxNetDevice, Mount};
 
 use crate::support::*;
 
@@ -28,12 +28,25 @@ struct Row {
     map: bool,
 }
 
-fn pairs<'a>(
-    of: impl IntoIterator<Item = (impl Into<&'a str>, impl Into<&'a str>)>,
+fn pairs<K: AsRef<str>, V: AsRef<str>>(
+    of: impl IntoIterator<Item = (K, V)>,
 ) -> Vec<(String, String)> {
-    of.into_iter()
-        .map(|(k, v)| (k.into().to_owned(), v.into().to_owned()))
-        .collect()
+    let pair = |(k, v): (K, V)| (k.as_ref().to_owned(), v.as_ref().to_owned());
+    of.into_iter().map(pair).collect()
+}
+
+fn names<'a>(
+    of: impl IntoIterator<Item = (&'a String, &'a LinuxNetDevice)>,
+) -> Vec<(String, String)> {
+    pairs(of.into_iter().map(|(k, v)| (k, &v.name)))
+}
+
+fn sources(of: &[Mount]) -> Vec<(String, String)> {
+    pairs(of.iter().map(|m| (&m.destination, &m.source)))
+}
+
+fn types(of: &[LinuxDevice]) -> Vec<(String, String)> {
+    pairs(of.iter().map(|d| (&d.path, &d.r#type)))
 }
 
 fn rows() -> Vec<Row> {
@@ -44,22 +57,8 @@ fn rows() -> Vec<Row> {
             new: "new",
             add: |a, k, v| a.add_annotation(k, v),
             remove: |a, k| a.remove_annotation(k),
-            seen: |m| {
-                pairs(
-                    m.seen
-                        .annotations
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.as_str())),
-                )
-            },
-            reply: |m| {
-                pairs(
-                    m.reply()
-                        .annotations
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.as_str())),
-                )
-            },
+            seen: |m| pairs(&m.seen.annotations),
+            reply: |m| pairs(&m.reply().annotations),
             map: true,
         },
         Row {
@@ -68,22 +67,8 @@ fn rows() -> Vec<Row> {
             new: "new",
             add: |a, k, v| a.add_sysctl(k, v),
             remove: |a, k| a.remove_sysctl(k),
-            seen: |m| {
-                pairs(
-                    m.seen_linux()
-                        .sysctl
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.as_str())),
-                )
-            },
-            reply: |m| {
-                pairs(
-                    m.linux()
-                        .sysctl
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.as_str())),
-                )
-            },
+            seen: |m| pairs(&m.seen_linux().sysctl),
+            reply: |m| pairs(&m.linux().sysctl),
             map: true,
         },
         Row {
@@ -92,22 +77,8 @@ fn rows() -> Vec<Row> {
             new: "new",
             add: |a, k, v| a.add_net_device(k, v),
             remove: |a, k| a.remove_net_device(k),
-            seen: |m| {
-                pairs(
-                    m.seen_linux()
-                        .net_devices
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.name.as_str())),
-                )
-            },
-            reply: |m| {
-                pairs(
-                    m.linux()
-                        .net_devices
-                        .iter()
-                        .map(|(k, v)| (k.as_str(), v.name.as_str())),
-                )
-            },
+            seen: |m| names(&m.seen_linux().net_devices),
+            reply: |m| names(&m.linux().net_devices),
             map: true,
         },
         Row {
@@ -116,22 +87,8 @@ fn rows() -> Vec<Row> {
             new: "/new",
             add: |a, k, v| a.add_mount(mount(k, v)),
             remove: |a, k| a.remove_mount(k),
-            seen: |m| {
-                pairs(
-                    m.seen
-                        .mounts
-                        .iter()
-                        .map(|m| (m.destination.as_str(), m.source.as_str())),
-                )
-            },
-            reply: |m| {
-                pairs(
-                    m.reply()
-                        .mounts
-                        .iter()
-                        .map(|m| (m.destination.as_str(), m.source.as_str())),
-                )
-            },
+            seen: |m| sources(&m.seen.mounts),
+            reply: |m| sources(&m.reply().mounts),
             map: false,
         },
         Row {
@@ -141,14 +98,7 @@ fn rows() -> Vec<Row> {
             add: |a, k, v| a.add_env(k, v),
             remove: |a, k| a.remove_env(k),
             seen: |m| pairs(m.seen.env.iter().filter_map(|e| e.split_once('='))),
-            reply: |m| {
-                pairs(
-                    m.reply()
-                        .env
-                        .iter()
-                        .map(|e| (e.key.as_str(), e.value.as_str())),
-                )
-            },
+            reply: |m| pairs(m.reply().env.iter().map(|e| (&e.key, &e.value))),
             map: false,
         },
         Row {
@@ -156,29 +106,15 @@ fn rows() -> Vec<Row> {
             have: "/dev/old",
             new: "/dev/new",
             add: |a, k, v| {
-                let device = proto_nri::LinuxDevice {
+                let device = LinuxDevice {
                     r#type: v.into(),
                     ..device(k, 7)
                 };
                 a.add_device(device)
             },
             remove: |a, k| a.remove_device(k),
-            seen: |m| {
-                pairs(
-                    m.seen_linux()
-                        .devices
-                        .iter()
-                        .map(|d| (d.path.as_str(), d.r#type.as_str())),
-                )
-            },
-            reply: |m| {
-                pairs(
-                    m.linux()
-                        .devices
-                        .iter()
-                        .map(|d| (d.path.as_str(), d.r#type.as_str())),
-                )
-            },
+            seen: |m| types(&m.seen_linux().devices),
+            reply: |m| types(&m.linux().devices),
             map: false,
         },
     ]
@@ -200,11 +136,32 @@ impl Row {
         })
     }
 
-    fn sees(&self, merged: &Merged, key: &str) -> Option<String> {
-        let all = (self.seen)(merged).into_iter();
-        let found: Vec<_> = all.filter(|(k, _)| k == key).collect();
-        assert!(found.len() < 2, "{:?} {key}: {found:?}", self.field);
-        found.into_iter().next().map(|(_, value)| value)
+    fn shows(&self, merged: &Merged, key: &str, value: Option<&str>) {
+        let mut seen = (self.seen)(merged);
+        seen.retain(|(k, _)| k == key);
+        assert_eq!(seen, pairs(value.map(|v| (key, v))), "{:?}", self.field);
+    }
+
+    fn replies(&self, merged: &Merged, expected: &[(&str, &str)]) {
+        let expected = pairs(expected.iter().copied());
+        assert_eq!((self.reply)(merged), expected, "{:?}", self.field);
+    }
+
+    fn replies_the_removal_of(&self, merged: &Merged, key: &str) {
+        let reply = (self.reply)(merged);
+        let keys: Vec<_> = reply.iter().map(|(k, _)| k.as_str()).collect();
+        assert_eq!(keys, [format!("-{key}")], "{:?}", self.field);
+    }
+
+    fn replies_a_replacement(&self, merged: &Merged, key: &str, value: &str) {
+        let marker = format!("-{key}");
+        let both = [(marker.as_str(), ""), (key, value)];
+        self.replies(merged, &both[usize::from(!self.map)..]);
+    }
+
+    fn owned(&self, merged: &Merged, key: &str, owner: Option<&str>) {
+        let found = merged.owner_of(self.field, key);
+        assert_eq!(found.as_deref(), owner, "{:?}", self.field);
     }
 }
 
@@ -212,26 +169,11 @@ impl Row {
 fn an_added_key_is_seen_replied_and_owned() {
     for row in rows() {
         let merged = merge(vec![row.add(row.new, "x")]).expect("one plugin");
-        assert_eq!(
-            row.sees(&merged, row.new).as_deref(),
-            Some("x"),
-            "{:?}",
-            row.field
-        );
-        assert_eq!(
-            (row.reply)(&merged),
-            pairs([(row.new, "x")]),
-            "{:?}",
-            row.field
-        );
-        assert_eq!(merged.owner_of(row.field, row.new).as_deref(), Some("10-a"));
+        row.shows(&merged, row.new, Some("x"));
+        row.replies(&merged, &[(row.new, "x")]);
+        row.owned(&merged, row.new, Some("10-a"));
         let merged = merge(vec![row.add(row.have, "x")]).expect("an original is no plugin's");
-        assert_eq!(
-            row.sees(&merged, row.have).as_deref(),
-            Some("x"),
-            "{:?}",
-            row.field
-        );
+        row.shows(&merged, row.have, Some("x"));
     }
 }
 
@@ -239,13 +181,9 @@ fn an_added_key_is_seen_replied_and_owned() {
 fn the_removal_of_an_original_reaches_later_plugins_and_the_runtime() {
     for row in rows() {
         let merged = merge(vec![row.remove(row.have)]).expect("one plugin");
-        assert_eq!(row.sees(&merged, row.have), None, "{:?}", row.field);
-        let reply = (row.reply)(&merged);
-        let keys: Vec<_> = reply.iter().map(|(k, _)| k.as_str()).collect();
-        assert_eq!(keys, [format!("-{}", row.have)], "{:?}", row.field);
-        let owner = merged.owner_of(row.field, row.have);
-        let expected = row.map.then_some("-10-a");
-        assert_eq!(owner.as_deref(), expected, "{:?}", row.field);
+        row.shows(&merged, row.have, None);
+        row.replies_the_removal_of(&merged, row.have);
+        row.owned(&merged, row.have, row.map.then_some("-10-a"));
     }
 }
 
@@ -253,23 +191,9 @@ fn the_removal_of_an_original_reaches_later_plugins_and_the_runtime() {
 fn removing_and_setting_in_one_answer_replaces() {
     for row in rows() {
         let merged = merge(vec![row.set(row.have, "x")]).expect("one plugin");
-        assert_eq!(
-            row.sees(&merged, row.have).as_deref(),
-            Some("x"),
-            "{:?}",
-            row.field
-        );
-        let marker = format!("-{}", row.have);
-        let expected = if row.map {
-            pairs([(marker.as_str(), ""), (row.have, "x")])
-        } else {
-            pairs([(row.have, "x")])
-        };
-        assert_eq!((row.reply)(&merged), expected, "{:?}", row.field);
-        assert_eq!(
-            merged.owner_of(row.field, row.have).as_deref(),
-            Some("10-a")
-        );
+        row.shows(&merged, row.have, Some("x"));
+        row.replies_a_replacement(&merged, row.have, "x");
+        row.owned(&merged, row.have, Some("10-a"));
     }
 }
 
@@ -287,20 +211,9 @@ fn two_plugins_that_set_one_key_conflict() {
 fn a_second_plugin_that_also_removes_overrides_the_first() {
     for row in rows() {
         let merged = merge(vec![row.add(row.new, "x"), row.set(row.new, "y")]).expect("overrides");
-        assert_eq!(
-            row.sees(&merged, row.new).as_deref(),
-            Some("y"),
-            "{:?}",
-            row.field
-        );
-        let marker = format!("-{}", row.new);
-        let expected = if row.map {
-            pairs([(marker.as_str(), ""), (row.new, "y")])
-        } else {
-            pairs([(row.new, "y")])
-        };
-        assert_eq!((row.reply)(&merged), expected, "{:?}", row.field);
-        assert_eq!(merged.owner_of(row.field, row.new).as_deref(), Some("20-b"));
+        row.shows(&merged, row.new, Some("y"));
+        row.replies_a_replacement(&merged, row.new, "y");
+        row.owned(&merged, row.new, Some("20-b"));
     }
 }
 
@@ -308,14 +221,9 @@ fn a_second_plugin_that_also_removes_overrides_the_first() {
 fn a_removal_of_what_an_earlier_plugin_set_is_owned_and_a_third_conflicts_with_the_remover() {
     for row in rows() {
         let merged = merge(vec![row.add(row.new, "x"), row.remove(row.new)]).expect("removes");
-        assert_eq!(row.sees(&merged, row.new), None, "{:?}", row.field);
-        let reply = (row.reply)(&merged);
-        let keys: Vec<_> = reply.iter().map(|(k, _)| k.as_str()).collect();
-        assert_eq!(keys, [format!("-{}", row.new)], "{:?}", row.field);
-        assert_eq!(
-            merged.owner_of(row.field, row.new).as_deref(),
-            Some("-20-b")
-        );
+        row.shows(&merged, row.new, None);
+        row.replies_the_removal_of(&merged, row.new);
+        row.owned(&merged, row.new, Some("-20-b"));
 
         let third = vec![
             row.add(row.new, "x"),
@@ -333,13 +241,8 @@ fn a_removal_of_what_an_earlier_plugin_set_is_owned_and_a_third_conflicts_with_t
             row.set(row.new, "z"),
         ];
         let merged = merge(third).expect("it removes too");
-        assert_eq!(
-            row.sees(&merged, row.new).as_deref(),
-            Some("z"),
-            "{:?}",
-            row.field
-        );
-        assert_eq!(merged.owner_of(row.field, row.new).as_deref(), Some("30-c"));
+        row.shows(&merged, row.new, Some("z"));
+        row.owned(&merged, row.new, Some("30-c"));
     }
 }
 
@@ -352,18 +255,8 @@ fn an_original_that_one_plugin_removed_may_be_added_anew_in_lists_but_not_in_map
             continue;
         }
         let merged = result.expect("NRI-513");
-        assert_eq!(
-            (row.reply)(&merged),
-            pairs([(row.have, "x")]),
-            "{:?}",
-            row.field
-        );
-        assert_eq!(
-            row.sees(&merged, row.have).as_deref(),
-            Some("x"),
-            "{:?}",
-            row.field
-        );
+        row.replies(&merged, &[(row.have, "x")]);
+        row.shows(&merged, row.have, Some("x"));
     }
 }
 
@@ -484,7 +377,6 @@ fn a_removal_of_a_marked_key_leaves_an_earlier_plugins_removal_alone() {
             reported.iter().any(|(key, _)| *key == marker),
             "{reported:?}"
         );
-        let owner = merged.owner_of(row.field, row.have);
-        assert_eq!(owner.as_deref(), Some("-10-a"));
+        row.owned(&merged, row.have, Some("-10-a"));
     }
 }

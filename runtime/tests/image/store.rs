@@ -190,14 +190,25 @@ async fn an_archive_that_lies_or_lacks_something_leaves_nothing() {
     let too_few = Image::build("x:1", &[base()], Packing::Gzip, |config| {
         config["rootfs"]["diff_ids"] = serde_json::json!([]);
     });
+    let mut no_config = good.clone();
+    no_config.blobs.remove(&good.id);
     for (image, word) in [
         (&lying, "not in the archive"),
         (&lacking, "not in the archive"),
+        (&no_config, "not in the archive"),
         (&wrong_diff, "the config says"),
         (&too_few, "but the config lists 0"),
     ] {
         let e = f.import(image).await.unwrap_err().to_string();
-        assert!(e.contains(word), "{e}");
+        assert!(e.contains(word) && !e.contains('\n'), "{e}");
+    }
+    let whole = good.layout();
+    let half = whole[..whole.len() / 2].to_vec();
+    for bytes in [Vec::new(), vec![0x5a; 100_000], half] {
+        let from = Cursor::new(bytes);
+        let done = f.images.import(from, None, &Progress::default()).await;
+        let e = done.unwrap_err().to_string();
+        assert!(!e.contains('\n'), "{e}");
     }
     assert!(f.images.list().is_empty());
     // The first layer of a failed import may have been committed; no image has it now.
@@ -209,9 +220,16 @@ async fn an_archive_that_lies_or_lacks_something_leaves_nothing() {
 #[tokio::test]
 async fn removal_takes_all_names_and_keeps_layers_only_while_a_container_uses_them() {
     let f = Fixture::new();
+    let mut image = two_layers();
+    image.name = "registry.example/b:2".into();
+    f.import(&image).await.unwrap();
     let image = two_layers();
     f.import(&image).await.unwrap();
+    assert_eq!(f.images.list().len(), 1, "one image with two names");
     let record = f.images.resolve(image.id.as_str()).unwrap().unwrap();
+    let mut tags = record.repo_tags.clone();
+    tags.sort();
+    assert_eq!(tags, ["registry.example/a/b:1", "registry.example/b:2"]);
     f.images.prepare_rootfs("c1", &record, None).await.unwrap();
     let removals = (0..5).map(|_| f.images.remove("registry.example/a/b:1"));
     for removed in futures_util::future::join_all(removals).await {

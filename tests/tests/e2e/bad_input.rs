@@ -22,40 +22,20 @@ async fn unknown_ids_are_not_found() {
     let cri = daemon.cri();
     let id = "0123456789ab".to_owned() + &"c".repeat(52);
     let container = cri.container_by_id(&id, daemon.path("none"));
-    names(
-        &container.start().await.expect_err("none"),
-        Code::NotFound,
-        &id,
-    );
-    names(
-        &container.try_status().await.expect_err("none"),
-        Code::NotFound,
-        &id,
-    );
-    names(
-        &container.try_exec(&["true"], 1).await.expect_err("none"),
-        Code::NotFound,
-        &id,
-    );
-    names(
-        &cri.pod_status(&id).await.expect_err("none"),
-        Code::NotFound,
-        &id,
-    );
     let ghost = cri.pod_by_id(&id, "ghost");
-    let create = ghost.try_create(cri.container_config("c", &["true"])).await;
-    names(&create.expect_err("none"), Code::NotFound, &id);
+    let config = cri.container_config("c", &["true"]);
+    for answer in [
+        container.start().await,
+        container.try_status().await.map(drop),
+        container.try_exec(&["true"], 1).await.map(drop),
+        cri.pod_status(&id).await.map(drop),
+        ghost.try_create(config).await.map(drop),
+        container.limit_memory(64 << 20).await,
+    ] {
+        names(&answer.expect_err("none"), Code::NotFound, &id);
+    }
+    let stats = cri::ContainerStatsRequest { container_id: id };
     let mut runtime = cri.client.runtime.clone();
-    let update = cri::UpdateContainerResourcesRequest {
-        container_id: id.clone(),
-        linux: Some(cri::LinuxContainerResources::default()),
-        ..Default::default()
-    };
-    let update = runtime.update_container_resources(update).await;
-    names(&update.expect_err("none"), Code::NotFound, &id);
-    let stats = cri::ContainerStatsRequest {
-        container_id: id.clone(),
-    };
     let stats = runtime.container_stats(stats).await.expect_err("none");
     assert_eq!(stats.code(), Code::NotFound, "{stats}");
 }
@@ -87,28 +67,22 @@ async fn an_id_that_could_be_two_is_an_invalid_argument() {
 #[tokio::test]
 async fn wrong_states_are_refused() {
     let daemon = Daemon::start().await;
+    let refused = |error: &Status, what: &str| names(error, Code::FailedPrecondition, &what[..12]);
     let pod = daemon.cri().pod("states").await;
-    let container = pod.sleeper("c").await;
-    names(
-        &container.start().await.expect_err("it runs"),
-        Code::FailedPrecondition,
-        &container.id[..12],
-    );
+    let container = pod.create("c", &["sleep", "1000"]).await;
+    let exec = async || container.try_exec(&["true"], 5).await;
+    exec().await.expect_err("it is not started");
+    container.start().await.expect("StartContainer");
+    let again = container.start().await.expect_err("it runs");
+    refused(&again, &container.id);
     container.stop(Duration::ZERO).await.expect("StopContainer");
-    names(
-        &container.start().await.expect_err("it ran"),
-        Code::FailedPrecondition,
-        &container.id[..12],
-    );
+    exec().await.expect_err("it has exited");
+    let again = container.start().await.expect_err("it ran");
+    refused(&again, &container.id);
     pod.stop().await.expect("StopPodSandbox");
-    let late = pod
-        .try_create(pod.cri.container_config("late", &["true"]))
-        .await;
-    names(
-        &late.expect_err("the pod is stopped"),
-        Code::FailedPrecondition,
-        &pod.id[..12],
-    );
+    let late = pod.cri.container_config("late", &["true"]);
+    let late = pod.try_create(late).await.expect_err("the pod is stopped");
+    refused(&late, &pod.id);
     pod.remove().await.expect("RemovePodSandbox");
 }
 

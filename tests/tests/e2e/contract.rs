@@ -60,8 +60,7 @@ async fn contract_c01_run_promises_nothing_about_volumes() {
         container_path: "/volume".into(),
         ..Default::default()
     }];
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     container.exited().await;
     assert_eq!(container.records()[0].content, b"late");
     pod.end().await;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use cairn_tests::{
     Daemon, Setup, bins,
-    cri::{self, ContainerState},
     image::BUSYBOX,
     output::{shown, stdout},
     until,
@@ -12,7 +11,7 @@ use cairn_tests::{
 use proto_cri::v1 as newer;
 
 /// Runs crictl, which must succeed; returns its trimmed standard output.
-async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
+pub(crate) async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.crictl(args).await;
     assert!(
         output.status.success(),
@@ -23,7 +22,7 @@ async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
 }
 
 /// As [`crictl`], parsed as JSON.
-async fn json(daemon: &Daemon, args: &[&str]) -> serde_json::Value {
+pub(crate) async fn json(daemon: &Daemon, args: &[&str]) -> serde_json::Value {
     let printed = crictl(daemon, args).await;
     serde_json::from_str(&printed).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {printed}"))
 }
@@ -153,60 +152,14 @@ async fn crictl_follows_a_log_while_it_is_written() {
 }
 
 #[tokio::test]
-async fn a_pod_cidr_may_be_told() {
-    let daemon = Daemon::start().await;
-    let request = cri::UpdateRuntimeConfigRequest {
-        runtime_config: Some(cri::RuntimeConfig {
-            network_config: Some(cri::NetworkConfig {
-                pod_cidr: "10.244.0.0/24".into(),
-            }),
-        }),
-    };
-    let mut runtime = daemon.cri().client.runtime;
-    runtime
-        .update_runtime_config(request)
-        .await
-        .expect("UpdateRuntimeConfig");
-    daemon.cri().pod("after").await.end().await;
-}
-
-#[tokio::test]
 async fn a_stop_signal_of_the_config_comes_before_the_images() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("signal").await;
     let script =
         "trap 'echo got INT; exit 9' INT; echo ready; while :; do sleep 1000 & wait $!; done";
-    let config = newer::ContainerConfig {
-        metadata: Some(newer::ContainerMetadata {
-            name: "c".into(),
-            attempt: 0,
-        }),
-        image: Some(newer::ImageSpec {
-            image: BUSYBOX.into(),
-            ..Default::default()
-        }),
-        command: ["sh", "-c", script].map(String::from).into(),
-        log_path: "c.log".into(),
-        stop_signal: newer::Signal::Sigint.into(),
-        ..Default::default()
-    };
-    std::fs::create_dir_all(&pod.config.log_directory).expect("a directory");
-    let request = newer::CreateContainerRequest {
-        pod_sandbox_id: pod.id.clone(),
-        config: Some(config),
-        sandbox_config: Some(newer::PodSandboxConfig {
-            log_directory: pod.config.log_directory.clone(),
-            ..Default::default()
-        }),
-    };
-    let mut client = pod.cri.client.newer.clone();
-    let created = client
-        .create_container(request)
-        .await
-        .expect("CreateContainer")
-        .into_inner();
-    let log = std::path::Path::new(&pod.config.log_directory).join("c.log");
-    let container = pod.cri.container_by_id(&created.container_id, log);
+    let mut config = pod.cri.newer_config("c", &["sh", "-c", script]);
+    config.stop_signal = newer::Signal::Sigint.into();
+    let container = pod.try_create_newer(config).await.expect("CreateContainer");
     container.start().await.expect("StartContainer");
     container.says("ready").await;
     container
@@ -218,11 +171,8 @@ async fn a_stop_signal_of_the_config_comes_before_the_images() {
         container_id: container.id.clone(),
         verbose: false,
     };
-    let status = client
-        .container_status(request)
-        .await
-        .expect("ContainerStatus")
-        .into_inner();
+    let status = pod.cri.client.newer.clone().container_status(request).await;
+    let status = status.expect("ContainerStatus").into_inner();
     assert_eq!(
         status.status.expect("a status").stop_signal(),
         newer::Signal::Sigint
@@ -272,47 +222,6 @@ async fn the_commands_of_cairn_explain_themselves_and_fail_in_one_line() {
             && printed.lines().count() == 1,
         "{printed}"
     );
-    let pod = daemon.cri().pod("drawn").await;
-    let container = pod.run("c", &["sh", "-c", "exit 4"]).await;
-    assert_eq!(
-        container.exited().await.state(),
-        ContainerState::ContainerExited
-    );
-    pod.end().await;
-    let drawn = daemon.cairn(&["timeline", "drawn"]).await;
-    assert!(drawn.status.success(), "{}", shown(&drawn));
-    for word in [
-        "RunPodSandbox",
-        "CreateContainer",
-        "StopPodSandbox",
-        "RemovePodSandbox",
-        "exited 4",
-    ] {
-        assert!(stdout(&drawn).contains(word), "{word}: {}", stdout(&drawn));
-    }
-    assert!(
-        !stdout(&drawn).contains('\u{1b}'),
-        "no colour but on a terminal"
-    );
-}
-
-#[tokio::test]
-async fn environment_values_reach_neither_log_nor_timeline() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("secrets").await;
-    let mut config = pod.cri.container_config("c", &["true"]);
-    config.envs = vec![cri::KeyValue {
-        key: "PASSWORD".into(),
-        value: "swordfish-77".into(),
-    }];
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container.exited().await;
-    pod.end().await;
-    let drawn = daemon.cairn(&["timeline", "--json"]).await;
-    assert!(drawn.status.success() && stdout(&drawn).contains("CreateContainer"));
-    assert!(!stdout(&drawn).contains("swordfish"));
-    assert!(!daemon.log().contains("swordfish"));
 }
 
 #[tokio::test]
@@ -342,6 +251,13 @@ async fn a_timeline_of_nothing_fails_and_a_container_has_one_by_id_and_by_name()
         );
     }
     pod.end().await;
+    let drawn = daemon.cairn(&["timeline", "drawn"]).await;
+    assert!(drawn.status.success(), "{}", shown(&drawn));
+    let text = stdout(&drawn);
+    for call in ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"] {
+        assert!(text.contains(call), "{call}: {text}");
+    }
+    assert!(!text.contains('\u{1b}'), "no colour but on a terminal");
 }
 
 #[tokio::test]

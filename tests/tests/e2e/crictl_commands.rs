@@ -6,16 +6,20 @@ use std::collections::BTreeSet;
 use cairn_tests::{
     Daemon,
     image::{Image, Layer},
-    output::{shown, stdout},
+    output::shown,
     registry::start as start_registry,
     until,
 };
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 
-use crate::streaming;
+use crate::{
+    crictl::{crictl, json},
+    streaming,
+};
 
 /// Commands by the test that checks their output.
+const STREAMS: &[&str] = &["attach", "port-forward"];
 const PODS: &[&str] = &[
     "create",
     "exec",
@@ -41,31 +45,17 @@ const PODS: &[&str] = &[
     "version",
 ];
 const HERE: &[&str] = &[
-    "attach",
     "checkpoint",
     "completion",
     "config",
     "events",
     "metricdescs",
     "metricsp",
-    "port-forward",
     "pull",
     "stats",
     "statsp",
     "update-runtime-config",
 ];
-
-async fn crictl(daemon: &Daemon, args: &[&str]) -> String {
-    let output = daemon.crictl(args).await;
-    let printed = shown(&output);
-    assert!(output.status.success(), "crictl {args:?}: {printed}");
-    stdout(&output).trim().to_owned()
-}
-
-async fn json(daemon: &Daemon, args: &[&str]) -> Value {
-    let printed = crictl(daemon, args).await;
-    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("crictl {args:?}: {e}: {printed}"))
-}
 
 #[tokio::test]
 async fn no_command_of_crictl_is_without_a_test() {
@@ -77,7 +67,7 @@ async fn no_command_of_crictl_is_without_a_test() {
         .filter_map(|line| line.split([',', ' ']).find(|word| !word.is_empty()))
         .filter(|command| *command != "help")
         .collect();
-    let tested: BTreeSet<&str> = PODS.iter().chain(HERE).copied().collect();
+    let tested: BTreeSet<&str> = [PODS, STREAMS, HERE].concat().into_iter().collect();
     assert_eq!(commands, tested);
 }
 
@@ -209,7 +199,7 @@ async fn crictl_measures_watches_and_configures() {
 }
 
 #[tokio::test]
-async fn crictl_pulls_attaches_and_forwards() {
+async fn crictl_pulls() {
     let daemon = Daemon::start().await;
     let host = "127.0.0.1:5000";
     let image = Image::bare("unused").layer(Layer::default().file("own", 0o644, b"pulled"));
@@ -232,39 +222,4 @@ async fn crictl_pulls_attaches_and_forwards() {
         "{printed}"
     );
     drop(registry);
-
-    let pod = daemon.cri().pod("streams").await;
-    let mut config = pod
-        .cri
-        .container_config("c", &["sh", "-c", "read word; echo heard $word"]);
-    (config.stdin, config.stdin_once) = (true, true);
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let ran = streaming::run(&daemon, &["attach", "-i", &container.id], b"it\n").await;
-    assert_eq!(
-        String::from_utf8_lossy(&ran.stdout),
-        "heard it\n",
-        "{ran:?}"
-    );
-
-    let server = pod.sleeper("server").await;
-    server
-        .sh("mkdir /tmp/www && echo found > /tmp/www/it && httpd -p 8080 -h /tmp/www")
-        .await;
-    let mut forwarder = streaming::crictl(&daemon, &["port-forward", &pod.id, "12345:8080"])
-        .spawn()
-        .expect("crictl runs");
-    let fetch =
-        "exec 3<>/dev/tcp/127.0.0.1/12345 && printf 'GET /it HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
-    until("the forwarded port answers", || async {
-        let mut command = streaming::inside(&daemon, "bash");
-        command.args(["-c", fetch]);
-        let printed = streaming::ended(command, b"").await.stdout;
-        String::from_utf8_lossy(&printed)
-            .ends_with("found\n")
-            .then_some(())
-    })
-    .await;
-    forwarder.kill().await.expect("crictl is killed");
-    pod.end().await;
 }

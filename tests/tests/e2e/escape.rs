@@ -21,11 +21,12 @@ use std::time::Duration;
 use cairn_tests::{
     Daemon,
     container::Container,
-    cri,
     image::Image,
-    pod::{Pod, pod_namespaces, security},
+    pod::{Pod, container_namespaces, pod_namespaces, user_namespace},
 };
 use serde_json::json;
+
+pub(crate) use {bounds::noise, registry::pull};
 
 /// Descriptors that one of our programs could have open while a container is made.
 const DESCRIPTORS: std::ops::RangeInclusive<u32> = 3..=64;
@@ -33,22 +34,8 @@ const DESCRIPTORS: std::ops::RangeInclusive<u32> = 3..=64;
 /// itself.
 const SUFFIXES: [&str; 4] = ["", "/1/root", "/..", "/../../.."];
 
-/// Mapped to the ids from 100,000 on.
-fn user_namespace() -> cri::UserNamespace {
-    let ids = vec![cri::IdMapping {
-        container_id: 0,
-        host_id: 100_000,
-        length: 65_536,
-    }];
-    cri::UserNamespace {
-        mode: cri::NamespaceMode::Pod.into(),
-        uids: ids.clone(),
-        gids: ids,
-    }
-}
-
 /// A pod whose containers run in a user namespace.
-async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
+pub(crate) async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
     let cri = daemon.cri();
     let mut config = cri.pod_config(name);
     pod_namespaces(&mut config).userns_options = Some(user_namespace());
@@ -62,8 +49,7 @@ async fn start_in(pod: &Pod, name: &str, directory: &str, mapped: bool) -> Optio
     let mut config = pod.cri.container_config(name, &["/bin/sh", "-c", script]);
     config.working_dir = directory.to_owned();
     if mapped {
-        let options = security(&mut config).namespace_options.as_mut();
-        options.expect("set by container_config").userns_options = Some(user_namespace());
+        container_namespaces(&mut config).userns_options = Some(user_namespace());
     }
     let container = pod
         .try_create(config)
@@ -157,11 +143,9 @@ async fn a_working_directory_through_a_leaked_descriptor_is_refused_for_execs() 
         let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
         config.working_dir = "/tmp/work".to_owned();
         if mapped {
-            let options = security(&mut config).namespace_options.as_mut();
-            options.expect("set by container_config").userns_options = Some(user_namespace());
+            container_namespaces(&mut config).userns_options = Some(user_namespace());
         }
-        let container = pod.try_create(config).await.expect("CreateContainer");
-        container.start().await.expect("StartContainer");
+        let container = pod.started(config).await;
         // The last command replaces the link under which this shell runs, before the shell ends.
         container
             .sh("mkdir /tmp/way && rmdir /tmp/work && ln -s way /tmp/work")
@@ -214,14 +198,8 @@ async fn a_link_in_place_of_a_log_is_not_followed() {
         .await;
     std::fs::remove_file(&container.log).expect("there is a log");
     std::os::unix::fs::symlink(&victim, &container.log).expect("a link");
-    let reopen = cri::ReopenContainerLogRequest {
-        container_id: container.id.clone(),
-    };
-    let mut runtime = pod.cri.client.runtime.clone();
-    runtime
-        .reopen_container_log(reopen)
-        .await
-        .expect_err("a link is no log");
+    let reopened = container.reopen_log().await;
+    reopened.expect_err("a link is no log");
     let log = container.log.clone();
     container.stop(Duration::ZERO).await.expect("StopContainer");
     assert_eq!(std::fs::read_to_string(&victim).expect("ours"), "before");

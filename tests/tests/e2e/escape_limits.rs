@@ -3,48 +3,22 @@
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use cairn_tests::{Daemon, Setup, container::Container, cri, look, pod::Pod, until};
+use cairn_tests::{
+    Daemon, Setup,
+    container::Container,
+    cri, look,
+    pod::{Pod, container_namespaces, security, user_namespace},
+    until,
+};
 
-type Config = cri::ContainerConfig;
-
-fn security(config: &mut Config) -> &mut cri::LinuxContainerSecurityContext {
-    let linux = config.linux.as_mut().expect("set by container_config");
-    let security = linux.security_context.as_mut();
-    security.expect("set by container_config")
-}
-
-fn user_namespace() -> cri::UserNamespace {
-    let ids = vec![cri::IdMapping {
-        container_id: 0,
-        host_id: 100_000,
-        length: 65_536,
-    }];
-    cri::UserNamespace {
-        mode: cri::NamespaceMode::Pod.into(),
-        uids: ids.clone(),
-        gids: ids,
-    }
-}
-
-async fn mapped_pod(daemon: &Daemon, name: &str) -> Pod {
-    let cri = daemon.cri();
-    let mut config = cri.pod_config(name);
-    let linux = config.linux.as_mut().expect("set by pod_config");
-    let security = linux.security_context.as_mut().expect("set by pod_config");
-    let options = security.namespace_options.as_mut();
-    options.expect("set by pod_config").userns_options = Some(user_namespace());
-    cri.try_pod(config).await.expect("RunPodSandbox")
-}
+use crate::escape::mapped_pod;
 
 async fn sleeper(pod: &Pod, name: &str, mapped: bool) -> Container {
     let mut config = pod.cri.container_config(name, &["sleep", "1000"]);
     if mapped {
-        let options = security(&mut config).namespace_options.as_mut();
-        options.expect("set by container_config").userns_options = Some(user_namespace());
+        container_namespaces(&mut config).userns_options = Some(user_namespace());
     }
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container
+    pod.started(config).await
 }
 
 /// Returns the size of the directory's files, as `du` counts: others also write to the machine's
@@ -202,8 +176,7 @@ async fn a_system_call_newer_than_the_seccomp_profile_answers_enosys() {
             ..Default::default()
         })
         .collect();
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let call = |number: &str| format!("perl -e 'my $r = syscall({number}); print $r, \" \", $!+0'");
     let (enosys, eperm) = ("-1 38", "-1 1");
     assert_eq!(
@@ -338,11 +311,7 @@ async fn a_link_in_place_of_a_logs_directory_is_not_followed() {
     let mut config =
         cri.container_config("c", &["sh", "-c", "while :; do echo evil; sleep 0.1; done"]);
     config.log_path = "sub/c.log".into();
-    let container = pod
-        .try_create(config.clone())
-        .await
-        .expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config.clone()).await;
     until("it is logged", || async {
         inside.join("c.log").exists().then_some(())
     })
@@ -352,14 +321,8 @@ async fn a_link_in_place_of_a_logs_directory_is_not_followed() {
     let late = pod.try_create(config).await.expect("CreateContainer");
     std::fs::rename(&inside, logs.join("moved")).expect("ours");
     std::os::unix::fs::symlink(&victim, &inside).expect("a link");
-    let reopen = cri::ReopenContainerLogRequest {
-        container_id: container.id.clone(),
-    };
-    let mut runtime = pod.cri.client.runtime.clone();
-    let error = runtime
-        .reopen_container_log(reopen)
-        .await
-        .expect_err("a link is no directory");
+    let reopened = container.reopen_log().await;
+    let error = reopened.expect_err("a link is no directory");
     assert!(error.message().contains("link"), "{error}");
     let error = late.start().await.expect_err("a link is no directory");
     assert!(error.message().contains("link"), "{error}");

@@ -1,13 +1,14 @@
 //! Evictions, and the order in which the answer to CreateContainer is applied (12.2): evictions,
 //! updates of other containers, then the adjustment.
 
+use std::time::Duration;
+
 use cairn_tests::{
     Daemon, Setup,
     container::Container,
-    cri::ContainerStatus,
     look,
     output::stdout,
-    plugin::{Behavior, Plugin},
+    plugin::{Behavior, Plugin, Seen},
     pod::Pod,
     until,
 };
@@ -83,36 +84,6 @@ async fn contract_c04_an_eviction_is_handed_over_before_updates_and_those_before
     assert_eq!(specs(&daemon), 2, "the adjustment waits too");
     assert_eq!(memory_limit(&other).await, 0);
     call.abort();
-}
-
-#[tokio::test]
-async fn an_evicted_container_says_why_in_its_status_also_after_a_restart() {
-    let mut daemon = Daemon::start().await;
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
-    let pod = daemon.cri().pod("p").await;
-    let (victim, other) = two_sleepers(&pod).await;
-    let reason = evict(&victim, "too\ngreedy");
-    let runtime = plugin.runtime();
-    let failed = runtime.update_containers(Vec::new(), vec![reason]).await;
-    assert!(failed.expect("UpdateContainers").is_empty());
-    let says = |status: ContainerStatus| (status.exit_code, status.reason, status.message);
-    let why = (
-        137,
-        "Error".to_owned(),
-        "evicted by a plugin: too greedy".to_owned(),
-    );
-    assert_eq!(says(victim.exited().await), why);
-    let reported = plugin.sees(Event::StopContainer, "p").await.container;
-    assert_eq!(reported.expect("a container").status_message, why.2);
-    other
-        .stop(std::time::Duration::ZERO)
-        .await
-        .expect("StopContainer");
-    assert_eq!(other.status().await.message, "", "it was not evicted");
-    daemon.kill_and_restart().await;
-    let victim = daemon.cri().container_by_id(&victim.id, victim.log);
-    assert_eq!(says(victim.status().await), why);
-    daemon.cri().pod_by_id(&pod.id, "p").end().await;
 }
 
 /// Returns the event log's lines that contain all these words.
@@ -195,10 +166,11 @@ async fn a_wish_for_a_container_that_is_not_there_is_told_with_its_plugin_and_co
 
 #[tokio::test]
 async fn an_eviction_is_told_with_plugin_and_reason_when_it_is_asked_for_and_at_the_stop() {
-    let daemon = Daemon::start().await;
+    let mut daemon = Daemon::start().await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
     let pod = daemon.cri().pod("p").await;
     let (victim, other) = two_sleepers(&pod).await;
+    let stays = pod.sleeper("stays").await;
     let answer = CreateContainerResponse {
         evict: vec![evict(&victim, "in an answer")],
         ..Default::default()
@@ -226,8 +198,20 @@ async fn an_eviction_is_told_with_plugin_and_reason_when_it_is_asked_for_and_at_
         let shown = stdout(&daemon.cairn(&["timeline", &pod.id]).await);
         let lines = shown.lines().filter(|line| line.contains(&text));
         assert_eq!(lines.count(), 2, "{shown}");
+        let why = format!("evicted by a plugin: {reason}");
+        let of_it = |s: &Seen| s.event == Event::StopContainer && s.container_id() == id;
+        let seen = plugin.sees_where("its StopContainer", of_it).await;
+        assert_eq!(seen.container.expect("a container").status_message, why);
     }
-    pod.end().await;
+    stays.stop(Duration::ZERO).await.expect("StopContainer");
+    assert_eq!(stays.status().await.message, "", "it was not evicted");
+    daemon.kill_and_restart().await;
+    let victim = daemon.cri().container_by_id(&victim.id, victim.log);
+    let status = victim.status().await;
+    let why = "evicted by a plugin: in an answer";
+    assert_eq!((status.exit_code, &*status.reason), (137, "Error"));
+    assert_eq!(status.message, why);
+    daemon.cri().pod_by_id(&pod.id, "p").end().await;
 }
 
 #[tokio::test]

@@ -1,42 +1,9 @@
 //! ExecSync: CRI-139…141.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use cairn_tests::{Daemon, container::Ran, cri, look, pod::security};
+use cairn_tests::{Daemon, container::Ran, cri, look};
 use tonic::Code;
-
-#[tokio::test]
-async fn exec_returns_both_streams_and_the_exit_code() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("exec").await;
-    let container = pod.sleeper("c").await;
-    let script = ["sh", "-c", "echo out; echo err >&2; exit 9"];
-    let ran = container.try_exec(&script, 10).await.expect("ExecSync");
-    assert_eq!(
-        ran,
-        Ran {
-            code: 9,
-            out: "out\n".into(),
-            err: "err\n".into()
-        }
-    );
-    let ran = container
-        .try_exec(&["sh", "-c", "kill -9 $$"], 10)
-        .await
-        .expect("ExecSync");
-    assert_eq!(ran.code, 137);
-    let missing = container.try_exec(&["/no/such/program"], 10).await;
-    let error = missing.expect_err("there is no such program");
-    assert!(error.message().contains("/no/such/program"), "{error}");
-    assert_eq!(
-        container.exec(&["echo", "still there"]).await,
-        "still there"
-    );
-    pod.end().await;
-}
 
 #[tokio::test]
 async fn a_timed_out_exec_dies_with_all_its_descendants() {
@@ -121,76 +88,6 @@ async fn output_of_an_exec_is_capped_so_that_the_answer_fits_16_mib_and_drained(
 }
 
 #[tokio::test]
-async fn an_exec_has_the_rights_and_namespaces_of_the_container() {
-    let daemon = Daemon::start().await;
-    let cri = daemon.cri();
-    let pod = cri.pod("same").await;
-    let mut config = cri.container_config("c", &["sleep", "1000"]);
-    let security = security(&mut config);
-    security.run_as_user = Some(cri::Int64Value { value: 1000 });
-    security.no_new_privs = true;
-    security.capabilities = Some(cri::Capability {
-        drop_capabilities: vec!["ALL".into()],
-        add_capabilities: vec!["NET_BIND_SERVICE".into()],
-        ..Default::default()
-    });
-    security.seccomp = Some(cri::SecurityProfile {
-        profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
-        ..Default::default()
-    });
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let init = daemon
-        .yard
-        .inside(format!("/proc/{}", container.pid().await.expect("a pid")));
-    let shown = container.exec(&["cat", "/proc/self/status"]).await;
-    for field in [
-        "Uid",
-        "Gid",
-        "Groups",
-        "NoNewPrivs",
-        "Seccomp",
-        "CapInh",
-        "CapPrm",
-        "CapEff",
-        "CapBnd",
-        "CapAmb",
-    ] {
-        let exec = shown
-            .lines()
-            .find_map(|l| l.strip_prefix(&format!("{field}:")));
-        let exec = exec.map(|v| v.trim().to_owned());
-        assert_eq!(exec, look::status_field(&init, field), "{field}");
-    }
-    for ns in ["net", "ipc", "uts", "mnt", "pid", "user", "cgroup"] {
-        let of_exec = container
-            .exec(&["readlink", &format!("/proc/self/ns/{ns}")])
-            .await;
-        let of_init = fs::read_link(init.join("ns").join(ns)).expect("a namespace");
-        assert_eq!(of_exec, of_init.display().to_string(), "{ns}");
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn exec_needs_a_running_container() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("notyet").await;
-    let container = pod.create("c", &["sleep", "1000"]).await;
-    container
-        .try_exec(&["true"], 5)
-        .await
-        .expect_err("it is not started");
-    container.start().await.expect("StartContainer");
-    container.stop(Duration::ZERO).await.expect("StopContainer");
-    container
-        .try_exec(&["true"], 5)
-        .await
-        .expect_err("it has exited");
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn fifty_execs_at_a_time_keep_their_output_apart() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("crowd").await;
@@ -217,5 +114,11 @@ async fn fifty_execs_at_a_time_keep_their_output_apart() {
     while let Some(done) = set.join_next().await {
         done.expect("each exec went its way");
     }
+    let killed = ["sh", "-c", "kill -9 $$"];
+    let ran = container.try_exec(&killed, 10).await.expect("ExecSync");
+    assert_eq!(ran.code, 137);
+    let missing = container.try_exec(&["/no/such/program"], 10).await;
+    let error = missing.expect_err("there is no such program");
+    assert!(error.message().contains("/no/such/program"), "{error}");
     pod.end().await;
 }

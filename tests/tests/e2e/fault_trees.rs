@@ -23,8 +23,7 @@ async fn digger(daemon: &Daemon, volume: usize, layer: usize) -> (Pod, Container
     let pod = daemon.cri().pod("deep").await;
     let mut config = daemon.cri().container_config("c", &["sleep", "100000"]);
     config.image.as_mut().expect("set").image = "localhost/cairn-test/volume:1".to_owned();
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let pid = container.pid().await.expect("a pid");
     for (dir, depth) in [("data", volume), ("tmp", layer)] {
         let at = daemon.yard.inside(format!("/proc/{pid}/root/{dir}"));

@@ -173,9 +173,7 @@ async fn started(pod: &Pod, container: Container, failures: &mut Failures) -> Co
     container.remove().await.expect("RemoveContainer");
     let mut config = pod.cri.container_config("c", &SLEEPER);
     config.metadata.as_mut().expect("set").attempt = 1;
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container
+    pod.started(config).await
 }
 
 /// Runs a life until the daemon crashes; failures after that are expected.
@@ -387,8 +385,7 @@ async fn faults_while_an_image_is_unpacked_and_recorded() {
         let pod = daemon.cri().pod("runs").await;
         let mut config = pod.cri.container_config("c", &["cat", "/n"]);
         config.image.as_mut().expect("set").image = format!("localhost/cairn-test/fault{n}:1");
-        let container = pod.try_create(config).await.expect("CreateContainer");
-        container.start().await.expect("StartContainer");
+        let container = pod.started(config).await;
         assert_eq!(container.exited().await.exit_code, 0);
         pod.end().await;
     }

@@ -1,8 +1,10 @@
 //! A grace period delays only its own container.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cairn_tests::{Daemon, Setup, cri::ContainerState, plugin::Plugin, until};
+use cairn_tests::{
+    Daemon, Setup, container::Container, cri::ContainerState, look, plugin::Plugin, pod::Pod, until,
+};
 use nri::proto::Event;
 
 /// Reports SIGTERM and continues.
@@ -17,10 +19,11 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     done.expect("it does not wait for the grace")
 }
 
-#[tokio::test]
-async fn in_a_minutes_grace_the_neighbour_starts_execs_is_updated_and_removed() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("grace").await;
+type Stop = tokio::task::JoinHandle<Result<(), tonic::Status>>;
+
+/// A pod with a container that is in its grace period, and the call that stops it.
+async fn in_grace(daemon: &Daemon, name: &str) -> (Pod, Container, Stop) {
+    let pod = daemon.cri().pod(name).await;
     let stubborn = pod.run("stubborn", &["sh", "-c", STUBBORN]).await;
     stubborn.says("ready").await;
     let stop = tokio::spawn({
@@ -28,7 +31,16 @@ async fn in_a_minutes_grace_the_neighbour_starts_execs_is_updated_and_removed() 
         async move { stubborn.stop(LONG).await }
     });
     stubborn.says("told").await;
+    (pod, stubborn, stop)
+}
+
+#[tokio::test]
+async fn in_a_minutes_grace_the_neighbour_starts_execs_is_updated_and_removed() {
+    let daemon = Daemon::start().await;
+    let (pod, stubborn, stop) = in_grace(&daemon, "grace").await;
     let joined = soon(Plugin::join(&daemon.nri_socket(), "10", "joins")).await;
+    let (pods, containers) = joined.synchronised().await;
+    assert_eq!((pods.len(), containers.len()), (1, 1));
     let neighbour = soon(pod.sleeper("neighbour")).await;
     assert_eq!(neighbour.exec(&["echo", "exec"]).await, "exec");
     let updated = soon(neighbour.limit_memory(64 << 20)).await;
@@ -41,40 +53,27 @@ async fn in_a_minutes_grace_the_neighbour_starts_execs_is_updated_and_removed() 
     assert!(!stop.is_finished(), "the grace still runs");
     assert_eq!(stubborn.state().await, ContainerState::ContainerRunning);
     // A second stop shortens the first one's deadline.
-    let second = soon(stubborn.stop(Duration::from_secs(1))).await;
+    let (short, start) = (Duration::from_secs(1), Instant::now());
+    let second = soon(stubborn.stop(short)).await;
     second.expect("StopContainer");
+    assert!(start.elapsed() >= short, "the grace was given");
     soon(stop).await.expect("it ends").expect("StopContainer");
     assert_eq!(stubborn.status().await.exit_code, 137);
+    let left = look::cgroup_pids(daemon.cgroup_parent());
+    assert!(left.is_empty(), "its children have ended, too: {left:?}");
+    joined.sees(Event::StopContainer, "grace").await;
     pod.end().await;
 }
 
 #[tokio::test]
-async fn stopping_the_pod_overtakes_a_grace_period() {
+async fn stopping_the_pod_or_removing_the_container_overtakes_a_grace_period() {
     let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("overtake").await;
-    let stubborn = pod.run("stubborn", &["sh", "-c", STUBBORN]).await;
-    stubborn.says("ready").await;
-    let stop = tokio::spawn({
-        let stubborn = stubborn.clone();
-        async move { stubborn.stop(LONG).await }
-    });
-    stubborn.says("told").await;
+    let (pod, _, stop) = in_grace(&daemon, "overtake").await;
     soon(pod.stop()).await.expect("StopPodSandbox");
     soon(stop).await.expect("it ends").expect("StopContainer");
     pod.remove().await.expect("RemovePodSandbox");
-}
 
-#[tokio::test]
-async fn removing_the_container_overtakes_its_own_grace_period() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("remove").await;
-    let stubborn = pod.run("stubborn", &["sh", "-c", STUBBORN]).await;
-    stubborn.says("ready").await;
-    let stop = tokio::spawn({
-        let stubborn = stubborn.clone();
-        async move { stubborn.stop(LONG).await }
-    });
-    stubborn.says("told").await;
+    let (pod, stubborn, stop) = in_grace(&daemon, "remove").await;
     soon(stubborn.remove()).await.expect("RemoveContainer");
     // The overtaken stop may succeed or fail with NotFound, but it must end.
     let _ = soon(stop).await.expect("it ends");
@@ -146,15 +145,10 @@ async fn a_grace_period_that_ends_after_the_process_kills_nothing() {
 async fn another_pod_is_served_while_one_is_stuck_in_its_grace() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
-    let pod = cri.pod("stuck").await;
-    let stubborn = pod.run("stubborn", &["sh", "-c", STUBBORN]).await;
-    stubborn.says("ready").await;
-    let stop = tokio::spawn({
-        let stubborn = stubborn.clone();
-        async move { stubborn.stop(LONG).await }
-    });
-    stubborn.says("told").await;
+    let (pod, _, stop) = in_grace(&daemon, "stuck").await;
+    let plugin = soon(Plugin::join(&daemon.nri_socket(), "10", "late")).await;
     let other = soon(cri.pod("other")).await;
+    plugin.sees(Event::RunPodSandbox, "other").await;
     let container = soon(other.sleeper("c")).await;
     assert_eq!(cri.pods().await.len(), 2);
     assert_eq!(cri.containers().await.len(), 2);
@@ -164,4 +158,5 @@ async fn another_pod_is_served_while_one_is_stuck_in_its_grace() {
     assert!(!stop.is_finished());
     soon(pod.end()).await;
     soon(stop).await.expect("it ends").expect("StopContainer");
+    plugin.sees(Event::StopContainer, "stuck").await;
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 
 use cairn_tests::{
     Daemon, Setup, cri,
-    pod::{host_network, pod_security, security},
+    pod::{host_network, id_mapping, pod_security, security, user_namespace},
 };
-use prost::Message as _;
 use tonic::{Code, Status};
 
 const HANDLERS: &str = "[container]\nulimits = [\"nofile=512:512\"]\n\
@@ -145,31 +144,18 @@ async fn mount_options_are_told_and_had() {
     let source = daemon.path("optional");
     std::fs::create_dir(&source).expect("a directory");
     let pod = daemon.cri().pod("options").await;
-    let sandbox = pod.config.encode_to_vec();
-    let sandbox = proto_cri::v1::PodSandboxConfig::decode(&*sandbox).expect("the same wire");
     let create = |name: &'static str, options: &[&str]| {
-        let config = pod.cri.container_config(name, &["sleep", "1000"]);
-        let config = config.encode_to_vec();
-        let mut config = proto_cri::v1::ContainerConfig::decode(&*config).expect("the same wire");
+        let mut config = pod.cri.newer_config(name, &["sleep", "1000"]);
         config.mounts = vec![proto_cri::v1::Mount {
             host_path: source.display().to_string(),
             container_path: "/optional".to_owned(),
             mount_options: options.iter().map(ToString::to_string).collect(),
             ..Default::default()
         }];
-        let request = proto_cri::v1::CreateContainerRequest {
-            pod_sandbox_id: pod.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(sandbox.clone()),
-        };
-        let mut newer = daemon.cri().client.newer;
-        async move { newer.create_container(request).await }
+        pod.try_create_newer(config)
     };
-    let id = create("c", &["noexec", "nodev"])
-        .await
-        .expect("CreateContainer");
-    let id = id.into_inner().container_id;
-    let container = daemon.cri().container_by_id(&id, daemon.path("c.log"));
+    let container = create("c", &["noexec", "nodev"]).await;
+    let container = container.expect("CreateContainer");
     container.start().await.expect("StartContainer");
     let mounts = container.sh("grep ' /optional ' /proc/self/mounts").await;
     assert!(
@@ -190,19 +176,11 @@ async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
     if !users {
         return;
     }
-    let ids = vec![cri::IdMapping {
-        container_id: 0,
-        host_id: 100_000,
-        length: 65_536,
-    }];
+    let ids = vec![id_mapping()];
     let options = cri::NamespaceOption {
         network: cri::NamespaceMode::Node.into(),
         pid: cri::NamespaceMode::Container.into(),
-        userns_options: Some(cri::UserNamespace {
-            mode: cri::NamespaceMode::Pod.into(),
-            uids: ids.clone(),
-            gids: ids.clone(),
-        }),
+        userns_options: Some(user_namespace()),
         ..Default::default()
     };
     let cri = daemon.cri();
@@ -222,8 +200,7 @@ async fn a_user_namespace_on_the_hosts_network_is_told_and_had() {
         ..Default::default()
     }];
     security(&mut config).namespace_options = Some(options);
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let written = container
         .sh("touch /volume/file; stat -c %u /volume/file; \
              touch /sys/fs/cgroup/cairn-test || touch /sys/cairn-test || echo read-only")

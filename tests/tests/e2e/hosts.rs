@@ -8,7 +8,7 @@ use cairn_tests::{
     cri::{self, NamespaceMode},
     image::{BUSYBOX, Image},
     look,
-    pod::{Pod, pod_security, security},
+    pod::{Pod, pod_security, security, user_namespace},
 };
 use serde_json::Value;
 
@@ -40,18 +40,9 @@ const ALL: [Kind; 4] = [PLAIN, ONE_PID_NAMESPACE, USER, USER_AND_ONE_PID_NAMESPA
 
 impl Kind {
     fn options(self) -> cri::NamespaceOption {
-        let range = cri::IdMapping {
-            host_id: 100_000,
-            container_id: 0,
-            length: 65536,
-        };
         cri::NamespaceOption {
             pid: self.pid.into(),
-            userns_options: self.user.then(|| cri::UserNamespace {
-                mode: NamespaceMode::Pod.into(),
-                uids: vec![range],
-                gids: vec![range],
-            }),
+            userns_options: self.user.then(user_namespace),
             ..Default::default()
         }
     }
@@ -72,14 +63,7 @@ impl Kind {
         let security = security(&mut config);
         security.namespace_options = Some(self.options());
         security.readonly_rootfs = true;
-        let container = pod
-            .try_create(config)
-            .await
-            .unwrap_or_else(|e| panic!("CreateContainer {name} ({self:?}): {e}"));
-        container
-            .start()
-            .await
-            .unwrap_or_else(|e| panic!("StartContainer {name} ({self:?}): {e}"));
+        let container = pod.started(config).await;
         let map = container.exec(&["cat", "/proc/self/uid_map"]).await;
         assert_eq!(map.contains("100000"), self.user, "{map}");
         // Files of the image belong to the namespace's root, whichever id it has outside.

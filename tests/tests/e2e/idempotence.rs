@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_tests::{Daemon, cri, image::BUSYBOX};
+use cairn_tests::Daemon;
 use tonic::Code;
 
 #[tokio::test]
@@ -27,16 +27,6 @@ async fn stop_and_remove_may_be_asked_for_again() {
         pod.remove().await.expect("RemovePodSandbox");
     }
     pod.stop().await.expect("stopping a removed pod succeeds");
-}
-
-#[tokio::test]
-async fn a_running_pod_can_be_removed_at_once() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("rude").await;
-    pod.sleeper("c").await;
-    pod.remove().await.expect("RemovePodSandbox");
-    assert!(daemon.cri().pods().await.is_empty());
-    assert!(daemon.cri().containers().await.is_empty());
 }
 
 #[tokio::test]
@@ -65,34 +55,6 @@ async fn many_at_once_may_stop_and_remove_the_same() {
 }
 
 #[tokio::test]
-async fn an_image_can_be_removed_again_and_by_five_at_once() {
-    let daemon = Daemon::start().await;
-    let mut set = tokio::task::JoinSet::new();
-    for _ in 0..5 {
-        let mut image = daemon.cri().client.image;
-        set.spawn(async move {
-            let spec = cri::ImageSpec {
-                image: BUSYBOX.to_owned(),
-                ..Default::default()
-            };
-            image
-                .remove_image(cri::RemoveImageRequest { image: Some(spec) })
-                .await
-                .map(drop)
-        });
-    }
-    while let Some(done) = set.join_next().await {
-        done.expect("no panic").expect("RemoveImage");
-    }
-    let mut image = daemon.cri().client.image;
-    let listed = image
-        .list_images(cri::ListImagesRequest::default())
-        .await
-        .expect("ListImages");
-    assert!(listed.into_inner().images.is_empty());
-}
-
-#[tokio::test]
 async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
@@ -111,14 +73,4 @@ async fn the_same_pod_asked_for_by_two_callers_is_one_pod() {
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(cri.pods().await.len(), 1);
     cri.pod_by_id(&ids[0], "same").end().await;
-}
-
-#[tokio::test]
-async fn a_name_is_free_again_when_its_pod_is_removed() {
-    let daemon = Daemon::start().await;
-    let first = daemon.cri().pod("again").await;
-    first.end().await;
-    let second = daemon.cri().pod("again").await;
-    assert_ne!(first.id, second.id, "an id is never used twice");
-    second.end().await;
 }

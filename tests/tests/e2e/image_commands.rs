@@ -14,24 +14,14 @@ use cairn_tests::{
 };
 use serde_json::Value;
 
+use crate::escape::noise;
+
 const REGISTRY: &str = "127.0.0.1:5000";
 
 async fn asked(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.cairn(args).await;
     assert!(output.status.success(), "{}", shown(&output));
     stdout(&output)
-}
-
-/// Incompressible bytes.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[0]
-    };
-    std::iter::repeat_with(next).take(bytes).collect()
 }
 
 fn small(name: &str) -> Image {

@@ -6,15 +6,13 @@ use std::time::Duration;
 use cairn_tests::{
     Daemon, Setup, cri,
     image::{Image, Layer},
+    look,
     plugin::Plugin,
-    pod::{Pod, pod_namespaces, security, set_image},
+    pod::{Pod, container_namespaces, pod_namespaces, security, set_image, user_namespace},
 };
 use nri::{
-    adjust::{Adjust, HookKind},
-    proto::{
-        ContainerAdjustment, LinuxCpu, LinuxDevice, LinuxMemory, LinuxMemoryPolicy, LinuxPids,
-        LinuxResources, Mount, MpolMode, OptionalInt64, OptionalUInt64,
-    },
+    adjust::{Adjust, HookKind, SetResources},
+    proto::{ContainerAdjustment, LinuxDevice},
 };
 use serde_json::json;
 use tonic::{Code, Status};
@@ -65,26 +63,14 @@ fn resources(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResou
 
 type Spoil = fn(&mut cri::LinuxContainerResources);
 
-/// Field, value, and the change of a client's request.
-fn of_clients() -> Vec<(&'static str, &'static str, Spoil)> {
-    vec![
-        ("cpuset_cpus", MANY, |r| r.cpuset_cpus = MANY.into()),
-        ("cpuset_cpus", "0,3999-4001", |r| {
-            r.cpuset_cpus = "0,3999-4001".into();
-        }),
-        ("cpuset_cpus", "1-0", |r| r.cpuset_cpus = "1-0".into()),
-        ("cpuset_mems", MANY, |r| r.cpuset_mems = MANY.into()),
-        ("memory_limit_in_bytes", "1000", |r| {
-            r.memory_limit_in_bytes = 1000;
-        }),
-        ("memory_limit_in_bytes", "1048575", |r| {
-            r.memory_limit_in_bytes = (1 << 20) - 1;
-        }),
-        ("cpu_quota", "999", |r| r.cpu_quota = 999),
-        ("cpu_period", "999", |r| r.cpu_period = 999),
-        ("cpu_period", "1000001", |r| r.cpu_period = 1_000_001),
-    ]
-}
+/// Field, value, and the change of a client's request. All such values: `runtime/tests/oci/limits.rs`.
+const OF_CLIENTS: [(&str, &str, Spoil); 3] = [
+    ("cpuset_cpus", MANY, |r| r.cpuset_cpus = MANY.into()),
+    ("cpuset_mems", MANY, |r| r.cpuset_mems = MANY.into()),
+    ("memory_limit_in_bytes", "1000", |r| {
+        r.memory_limit_in_bytes = 1000;
+    }),
+];
 
 #[tokio::test]
 async fn limits_that_no_start_can_have_fail_the_creation_by_field_and_value() {
@@ -92,7 +78,7 @@ async fn limits_that_no_start_can_have_fail_the_creation_by_field_and_value() {
     let pod = daemon.cri().pod("impossible").await;
     warm(&daemon, &pod).await;
     let mut wrong = Vec::new();
-    for (field, value, spoil) in of_clients() {
+    for (field, value, spoil) in OF_CLIENTS {
         let mut config = pod.cri.container_config("c", &["true"]);
         spoil(resources(&mut config));
         let field = format!("linux.resources.{field}: ");
@@ -110,7 +96,7 @@ async fn updates_that_no_container_can_have_are_refused_and_change_nothing() {
     let created = pod.create("created", &["sleep", "1000"]).await;
     let running = pod.sleeper("running").await;
     let mut wrong = Vec::new();
-    for (field, value, spoil) in of_clients() {
+    for (field, value, spoil) in OF_CLIENTS {
         let mut asked = cri::LinuxContainerResources::default();
         spoil(&mut asked);
         for container in [&created, &running] {
@@ -130,30 +116,12 @@ async fn updates_that_no_container_can_have_are_refused_and_change_nothing() {
     pod.end().await;
 }
 
-fn limits(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
-    let mut adjust = ContainerAdjustment::default();
-    let linux = adjust.linux.get_or_insert_default();
-    change(linux.resources.get_or_insert_default());
-    adjust
-}
-
-fn cpu(cpu: LinuxCpu) -> ContainerAdjustment {
-    limits(|limits| limits.cpu = Some(cpu))
-}
-
-fn with(change: impl FnOnce(&mut ContainerAdjustment)) -> ContainerAdjustment {
+fn with(
+    change: impl FnOnce(&mut ContainerAdjustment) -> &mut ContainerAdjustment,
+) -> ContainerAdjustment {
     let mut adjust = ContainerAdjustment::default();
     change(&mut adjust);
     adjust
-}
-
-fn bind(source: &str, destination: &str) -> Mount {
-    Mount {
-        destination: destination.to_owned(),
-        r#type: "bind".to_owned(),
-        source: source.to_owned(),
-        options: vec!["rbind".to_owned()],
-    }
 }
 
 fn device(path: &str, major: i64) -> LinuxDevice {
@@ -166,117 +134,34 @@ fn device(path: &str, major: i64) -> LinuxDevice {
     }
 }
 
-/// Field, value, and the adjustment of a plugin.
+/// Field, value, and the adjustment of a plugin, each judged by a fact of this host. All such
+/// values: `runtime/tests/oci/nri_apply/`.
 fn of_plugins() -> Vec<(&'static str, &'static str, ContainerAdjustment)> {
-    let int = |value| Some(OptionalInt64 { value });
-    let uint = |value| Some(OptionalUInt64 { value });
     vec![
         (
             "linux.resources.cpu.cpus",
             MANY,
-            cpu(LinuxCpu {
-                cpus: MANY.into(),
-                ..LinuxCpu::default()
-            }),
+            with(|a| a.cpuset_cpus(MANY)),
         ),
         (
             "linux.resources.cpu.mems",
             MANY,
-            cpu(LinuxCpu {
-                mems: MANY.into(),
-                ..LinuxCpu::default()
-            }),
-        ),
-        (
-            "linux.resources.cpu.quota",
-            "999",
-            cpu(LinuxCpu {
-                quota: int(999),
-                ..LinuxCpu::default()
-            }),
-        ),
-        (
-            "linux.resources.cpu.period",
-            "1000001",
-            cpu(LinuxCpu {
-                period: uint(1_000_001),
-                ..LinuxCpu::default()
-            }),
-        ),
-        (
-            "linux.resources.memory.limit",
-            "4096",
-            limits(|limits| {
-                limits.memory = Some(LinuxMemory {
-                    limit: int(4096),
-                    ..LinuxMemory::default()
-                });
-            }),
-        ),
-        (
-            "linux.resources.pids.limit",
-            "2",
-            limits(|limits| limits.pids = Some(LinuxPids { limit: 2 })),
-        ),
-        (
-            "linux.memory_policy",
-            MANY,
-            with(|a| {
-                a.linux.get_or_insert_default().memory_policy = Some(LinuxMemoryPolicy {
-                    mode: MpolMode::MpolBind.into(),
-                    nodes: MANY.to_owned(),
-                    ..LinuxMemoryPolicy::default()
-                });
-            }),
+            with(|a| a.cpuset_mems(MANY)),
         ),
         (
             "linux.namespaces[\"network\"]",
             "/no/such/namespace",
-            with(|a| {
-                a.add_namespace("network", "/no/such/namespace");
-            }),
-        ),
-        (
-            "linux.namespaces[\"ipc\"]",
-            "/proc/version",
-            with(|a| {
-                a.add_namespace("ipc", "/proc/version");
-            }),
+            with(|a| a.add_namespace("network", "/no/such/namespace")),
         ),
         (
             "linux.namespaces[\"uts\"]",
             "/proc/1/ns/net",
-            with(|a| {
-                a.add_namespace("uts", "/proc/1/ns/net");
-            }),
-        ),
-        (
-            "linux.devices[\"/dev/x\"]",
-            "4096:3",
-            with(|a| {
-                a.add_device(device("/dev/x", 4096));
-            }),
+            with(|a| a.add_namespace("uts", "/proc/1/ns/net")),
         ),
         (
             "rlimits[\"RLIMIT_NOFILE\"]",
             "1099511627776",
-            with(|a| {
-                a.add_rlimit("RLIMIT_NOFILE", 1 << 40, 1 << 40);
-            }),
-        ),
-        (
-            "mounts[\"/proc/sys/kernel\"]",
-            "inside /proc",
-            with(|a| {
-                a.add_mount(bind("/tmp", "/proc/sys/kernel"));
-            }),
-        ),
-        (
-            "mounts[\"/proc\"]",
-            "by a procfs",
-            with(|a| {
-                a.add_mount(bind("/tmp", "/proc"));
-            }),
+            with(|a| a.add_rlimit("RLIMIT_NOFILE", 1 << 40, 1 << 40)),
         ),
     ]
 }
@@ -296,11 +181,7 @@ async fn an_adjustment_that_no_start_can_have_fails_the_creation_by_field_value_
         wrong.extend(refusal(&daemon, &pod, config, Code::InvalidArgument, &words).await);
     }
     // A value that cairn does not support.
-    plugin.adjusts(|_, _| {
-        Some(with(|a| {
-            a.add_device(device("/srv/x", 1));
-        }))
-    });
+    plugin.adjusts(|_, _| Some(with(|a| a.add_device(device("/srv/x", 1)))));
     let config = pod.cri.container_config("c", &["true"]);
     let words = ["adjust.linux.devices[\"/srv/x\"] (set by 10-adjuster): "];
     wrong.extend(refusal(&daemon, &pod, config, Code::Unimplemented, &words).await);
@@ -316,25 +197,12 @@ async fn what_a_user_namespace_cannot_have_fails_the_creation() {
         Image::busybox("localhost/cairn-test/volume:1").config("Volumes", json!({"/data": {}}));
     daemon.import(&image).await;
     let cri = daemon.cri();
-    let user = || {
-        let ids = vec![cri::IdMapping {
-            container_id: 0,
-            host_id: 100_000,
-            length: 65_536,
-        }];
-        Some(cri::UserNamespace {
-            mode: cri::NamespaceMode::Pod.into(),
-            uids: ids.clone(),
-            gids: ids,
-        })
-    };
     let mut config = cri.pod_config("mapped");
-    pod_namespaces(&mut config).userns_options = user();
+    pod_namespaces(&mut config).userns_options = Some(user_namespace());
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let container = |name: &str| {
         let mut config = pod.cri.container_config(name, &["true"]);
-        let options = security(&mut config).namespace_options.as_mut();
-        options.expect("set by container_config").userns_options = user();
+        container_namespaces(&mut config).userns_options = Some(user_namespace());
         config
     };
     let first = pod.try_create(container("warm-up")).await.expect("created");
@@ -351,9 +219,7 @@ async fn what_a_user_namespace_cannot_have_fails_the_creation() {
             path: "/bin/true".to_owned(),
             ..nri::proto::Hook::default()
         };
-        Some(with(|a| {
-            a.add_hook(HookKind::CreateRuntime, hook);
-        }))
+        Some(with(|a| a.add_hook(HookKind::CreateRuntime, hook)))
     });
     let mut config = container("volume");
     set_image(&mut config, "localhost/cairn-test/volume:1");
@@ -376,19 +242,20 @@ async fn a_missing_program_fails_the_start_once_by_name_and_by_the_plugin_that_s
         ),
     ] {
         let sets = name == "plugin";
-        plugin.adjusts(move |_, _| {
-            sets.then(|| {
-                with(|a| {
-                    a.set_args(["/no/such"]);
-                })
-            })
-        });
+        plugin.adjusts(move |_, _| sets.then(|| with(|a| a.set_args(["/no/such"]))));
         let program = if sets { "true" } else { "/no/such" };
         let container = pod.create(name, &[program]).await;
         let error = container.start().await.expect_err("there is no program");
         let words = format!("container {}: {words}", container.id);
         assert_eq!(faults(&error, Code::Internal, &[&words]), None);
         assert_eq!(error.message().matches("no such file").count(), 1);
+        let status = container.status().await;
+        assert_eq!(status.state(), cri::ContainerState::ContainerExited);
+        let why = (status.exit_code, status.reason.as_str());
+        assert_eq!(why, (128, "StartError"));
+        assert!(status.message.contains("/no/such"), "{status:?}");
+        assert!(look::cgroup_pids(daemon.cgroup_parent()).is_empty());
+        container.remove().await.expect("RemoveContainer");
     }
     pod.end().await;
 }

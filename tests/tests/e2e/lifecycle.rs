@@ -1,15 +1,12 @@
 //! A pod's complete life, and the leftovers of each step: CRI-100…145.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_tests::{
-    Daemon, Setup,
+    Daemon,
     cri::{self, ContainerState, PodSandboxState},
-    image::{BUSYBOX, Image},
     look,
 };
-
-const GRACE: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_pod_lives_from_run_to_remove_and_leaves_nothing() {
@@ -21,23 +18,6 @@ async fn a_pod_lives_from_run_to_remove_and_leaves_nothing() {
     whole_life(&daemon, "second").await;
     daemon.leaves_only(&before).await;
     assert!(cri.pods().await.is_empty() && cri.containers().await.is_empty());
-}
-
-#[tokio::test]
-async fn what_the_operator_decides_for_containers_holds_without_being_asked_for() {
-    let asks = "ulimit -Sn; ulimit -Hn; grep Seccomp: /proc/self/status";
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("plain").await;
-    let printed = pod.sleeper("one").await.sh(asks).await;
-    assert!(printed.ends_with("Seccomp:\t0"), "{printed}");
-    drop(daemon);
-
-    let more =
-        "[container]\nulimits = [\"nofile=321:654\"]\nunset_seccomp_profile = \"runtime-default\"";
-    let daemon = Daemon::with(Setup::default().toml(more)).await;
-    let pod = daemon.cri().pod("decided").await;
-    let printed = pod.sleeper("one").await.sh(asks).await;
-    assert_eq!(printed, "321\n654\nSeccomp:\t2");
 }
 
 async fn whole_life(daemon: &Daemon, name: &str) {
@@ -204,119 +184,6 @@ async fn ids_may_be_shortened_and_lists_filtered() {
 }
 
 #[tokio::test]
-async fn command_and_args_replace_entrypoint_and_cmd_as_kubernetes_says() {
-    let daemon = Daemon::start().await;
-    let name = "localhost/cairn-test/entry:1";
-    let image = Image::busybox(name)
-        .config("Entrypoint", serde_json::json!(["echo", "entry"]))
-        .config("Cmd", serde_json::json!(["cmd"]));
-    daemon.import(&image).await;
-    let pod = daemon.cri().pod("argv").await;
-    let cases: [(&str, &[&str], &[&str], &str); 4] = [
-        ("none", &[], &[], "entry cmd"),
-        ("args", &[], &["a"], "entry a"),
-        ("command", &["echo", "c"], &[], "c"),
-        ("both", &["echo", "c"], &["a"], "c a"),
-    ];
-    for (name_of, command, args, expected) in cases {
-        let mut config = pod.cri.container_config(name_of, command);
-        config.args = args.iter().map(|&s| s.to_owned()).collect();
-        config.image = Some(cri::ImageSpec {
-            image: name.to_owned(),
-            ..Default::default()
-        });
-        let container = pod.try_create(config).await.expect("CreateContainer");
-        container.start().await.expect("StartContainer");
-        container.exited().await;
-        assert_eq!(container.lines(), [expected], "{name_of}");
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn environment_and_working_directory_are_the_images_then_the_configs() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("env").await;
-    let mut config = pod.cri.container_config("c", &["sh", "-c", "pwd; env"]);
-    config.working_dir = "/made/for/this".into();
-    let pair = |key: &str, value: &str| cri::KeyValue {
-        key: key.into(),
-        value: value.into(),
-    };
-    config.envs = vec![pair("FROM_IMAGE", "no"), pair("OWN", "a=b c")];
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container.exited().await;
-    let lines = container.lines();
-    for line in [
-        "/made/for/this",
-        "FROM_IMAGE=no",
-        "OWN=a=b c",
-        "HOSTNAME=env",
-        "PATH=/bin:/usr/bin",
-        "HOME=/root",
-    ] {
-        assert!(lines.iter().any(|l| l == line), "{line} in {lines:?}");
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_stop_signal_is_the_configs_then_the_images_then_term() {
-    let daemon = Daemon::start().await;
-    let name = "localhost/cairn-test/usr1:1";
-    daemon
-        .import(&Image::busybox(name).config("StopSignal", "SIGUSR1".into()))
-        .await;
-    let pod = daemon.cri().pod("signals").await;
-    let script = "for s in TERM USR1 INT; do trap \"echo got $s; exit 3\" $s; done; echo ready; \
-                  while :; do sleep 1000 & wait $!; done";
-    for (container_name, image, expected) in
-        [("term", BUSYBOX, "got TERM"), ("usr1", name, "got USR1")]
-    {
-        let mut config = pod
-            .cri
-            .container_config(container_name, &["sh", "-c", script]);
-        config.image = Some(cri::ImageSpec {
-            image: image.to_owned(),
-            ..Default::default()
-        });
-        let container = pod.try_create(config).await.expect("CreateContainer");
-        container.start().await.expect("StartContainer");
-        container.says("ready").await;
-        container.stop(GRACE).await.expect("StopContainer");
-        assert_eq!(container.status().await.exit_code, 3);
-        container.says(expected).await;
-    }
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_container_that_ignores_its_signal_is_killed_after_its_grace() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("stubborn").await;
-    let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
-    let container = pod.run("c", &["sh", "-c", script]).await;
-    container.says("ready").await;
-    let start = Instant::now();
-    container
-        .stop(Duration::from_secs(1))
-        .await
-        .expect("StopContainer");
-    let took = start.elapsed();
-    assert!(
-        took >= Duration::from_secs(1),
-        "the grace was given: {took:?}"
-    );
-    assert_eq!(container.status().await.exit_code, 137);
-    assert!(
-        look::cgroup_pids(daemon.cgroup_parent()).is_empty(),
-        "its children have ended, too"
-    );
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn a_container_out_of_memory_is_reported_oom_killed() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("oom").await;
@@ -329,40 +196,13 @@ async fn a_container_out_of_memory_is_reported_oom_killed() {
         memory_limit_in_bytes: 15 << 20,
         ..Default::default()
     });
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let status = container.exited().await;
     assert_eq!(
         (status.exit_code, status.reason.as_str()),
         (137, "OOMKilled")
     );
     assert!(status.message.contains("memory limit"), "{status:?}");
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_start_that_fails_is_told_and_kept_in_the_status() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("startfail").await;
-    let container = pod.create("c", &["/no/such/program"]).await;
-    let error = container
-        .start()
-        .await
-        .expect_err("there is no such program");
-    assert!(error.message().contains("/no/such/program"), "{error}");
-    let status = container.status().await;
-    assert_eq!(status.state(), ContainerState::ContainerExited);
-    assert_eq!(
-        (status.exit_code, status.reason.as_str()),
-        (128, "StartError")
-    );
-    assert!(
-        status.message.contains("/no/such/program"),
-        "{}",
-        status.message
-    );
-    assert!(look::cgroup_pids(daemon.cgroup_parent()).is_empty());
-    container.remove().await.expect("RemoveContainer");
     pod.end().await;
 }
 
@@ -379,8 +219,7 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
         ..Default::default()
     };
     config.linux.as_mut().expect("set").resources = Some(resources.clone());
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let limit = |daemon: &Daemon| memory_limit_of_children(daemon.cgroup_parent());
     assert_eq!(limit(&daemon), Some(64 << 20));
     resources.memory_limit_in_bytes = 96 << 20;

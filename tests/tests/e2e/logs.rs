@@ -1,41 +1,12 @@
 //! The container's log file, byte by byte: CRI-130, 138, 250…256.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use cairn_tests::{
-    Daemon, cri,
+    Daemon,
     criclog::{self, written},
-    until,
 };
 use tonic::Code;
-
-#[tokio::test]
-async fn each_line_is_one_record_with_its_stream() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("lines").await;
-    let script = "echo one; echo; printf 'two\\r\\n'; echo err >&2; printf 'no newline'";
-    let container = pod.run("c", &["sh", "-c", script]).await;
-    container.exited().await;
-    let records = container.records();
-    let of = |stream: &str| -> Vec<(bool, String)> {
-        let own = records.iter().filter(|r| r.stream == stream);
-        own.map(|r| (r.partial, String::from_utf8_lossy(&r.content).into_owned()))
-            .collect()
-    };
-    let out = of("stdout");
-    assert_eq!(out.len(), 4, "{out:?}");
-    let text: Vec<&str> = out.iter().map(|(_, t)| t.as_str()).collect();
-    assert_eq!(text, ["one", "", "two", "no newline"]);
-    assert!(out[..3].iter().all(|(partial, _)| !partial));
-    assert!(
-        out[3].0,
-        "output without a final newline is a partial record"
-    );
-    assert_eq!(of("stderr"), [(false, "err".to_owned())]);
-    let status = container.status().await;
-    assert_eq!(status.log_path, container.log.display().to_string());
-    pod.end().await;
-}
 
 #[tokio::test]
 async fn a_long_line_is_split_at_the_limit_and_joins_again() {
@@ -55,18 +26,6 @@ async fn a_long_line_is_split_at_the_limit_and_joins_again() {
         assert_eq!(written(&records, "stdout"), expected, "{size}");
         assert_eq!(records.len(), size.div_ceil(16_384), "{size}");
     }
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn output_byte_by_byte_makes_the_same_records() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("bytes").await;
-    let script = "for c in a b c d; do printf $c; sleep 0.02; done; echo; echo done";
-    let container = pod.run("c", &["sh", "-c", script]).await;
-    container.exited().await;
-    assert_eq!(container.lines(), ["abcd", "done"]);
-    assert_eq!(container.records().len(), 2);
     pod.end().await;
 }
 
@@ -94,16 +53,12 @@ async fn reopening_while_writing_loses_and_doubles_nothing() {
     let script = "i=0; while [ $i -lt 4000 ]; do echo $i; i=$((i+1)); done; echo end";
     let container = pod.run("c", &["sh", "-c", script]).await;
     let mut whole = Vec::new();
-    let mut runtime = pod.cri.client.runtime.clone();
     for n in 0.. {
         let old = container.log.with_extension(format!("{n}"));
         if fs::rename(&container.log, &old).is_err() {
             break;
         }
-        let request = cri::ReopenContainerLogRequest {
-            container_id: container.id.clone(),
-        };
-        if runtime.reopen_container_log(request).await.is_err() {
+        if container.reopen_log().await.is_err() {
             // It ended meanwhile; its last records are in the renamed file.
             whole.extend(fs::read(&old).expect("the old log"));
             break;
@@ -128,25 +83,14 @@ async fn a_reopen_that_fails_makes_no_file_and_says_why() {
     let daemon = Daemon::start().await;
     let cri = daemon.cri();
     let pod = cri.pod("reopen").await;
-    let mut runtime = cri.client.runtime.clone();
-    let request = cri::ReopenContainerLogRequest {
-        container_id: "f".repeat(64),
-    };
-    let error = runtime
-        .reopen_container_log(request)
-        .await
-        .expect_err("no such container");
+    let nobody = cri.container_by_id(&"f".repeat(64), daemon.path("none"));
+    let error = nobody.reopen_log().await.expect_err("no such container");
     assert_eq!(error.code(), Code::NotFound, "{error}");
     let container = pod.run("c", &["true"]).await;
     container.exited().await;
     fs::remove_file(&container.log).expect("the log is there");
-    let request = cri::ReopenContainerLogRequest {
-        container_id: container.id.clone(),
-    };
-    runtime
-        .reopen_container_log(request)
-        .await
-        .expect_err("it does not run");
+    let reopened = container.reopen_log().await;
+    reopened.expect_err("it does not run");
     assert!(!container.log.exists());
     pod.end().await;
 }
@@ -159,19 +103,13 @@ async fn without_a_log_path_output_is_drained() {
         .cri
         .container_config("c", &["sh", "-c", "head -c 1000000 /dev/zero; exit 5"]);
     config.log_path.clear();
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     assert_eq!(container.exited().await.exit_code, 5);
     assert!(container.status().await.log_path.is_empty());
     let mut config = pod.cri.container_config("runs", &["sleep", "1000"]);
     config.log_path.clear();
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let reopen = cri::ReopenContainerLogRequest {
-        container_id: container.id.clone(),
-    };
-    let mut runtime = pod.cri.client.runtime.clone();
-    let reopened = runtime.reopen_container_log(reopen).await;
+    let container = pod.started(config).await;
+    let reopened = container.reopen_log().await;
     reopened.expect("there is nothing to reopen");
     pod.end().await;
 }
@@ -181,32 +119,10 @@ async fn the_log_stays_when_the_container_is_removed() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("stays").await;
     let container = pod.run("c", &["echo", "kept"]).await;
-    container.exited().await;
+    let status = container.exited().await;
+    assert_eq!(status.log_path, container.log.display().to_string());
     container.remove().await.expect("RemoveContainer");
     assert_eq!(container.lines(), ["kept"]);
     pod.end().await;
     assert_eq!(container.lines(), ["kept"]);
-}
-
-#[tokio::test]
-async fn a_terminal_has_one_stream_and_a_size() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("tty").await;
-    let script = "test -t 0 && test -t 1 && test -t 2 && echo terminal; echo err >&2; sleep 1000";
-    let mut config = pod.cri.container_config("c", &["sh", "-c", script]);
-    config.tty = true;
-    config.stdin = true;
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    until("both lines are logged", || async {
-        (container.records().len() >= 2).then_some(())
-    })
-    .await;
-    assert_eq!(
-        container.lines(),
-        ["terminal", "err"],
-        "a terminal has one stream, without \\r"
-    );
-    container.stop(Duration::ZERO).await.expect("StopContainer");
-    pod.end().await;
 }

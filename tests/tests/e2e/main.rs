@@ -40,7 +40,6 @@ mod pid_namespaces;
 mod plugins;
 mod policy;
 mod ps_status;
-mod pulls;
 mod recovery;
 mod restart;
 mod samples;

@@ -1,19 +1,14 @@
 //! A pod's network: the built-in bridge, a CNI conflist, the host's: CRI-117, 200…207, 500…
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::Ipv4Addr;
 
 use cairn_tests::{
-    Daemon, Setup, bins,
-    client::Cri,
-    cri,
+    Daemon, Setup, bins, cri,
     pod::{host_network, security},
 };
 
-const CONFLIST: &str = r#"{
-  "cniVersion": "1.0.0", "name": "testnet",
+pub(crate) const CONFLIST: &str = r#"{
+  "cniVersion": "1.1.0", "name": "testnet",
   "plugins": [
     { "type": "bridge", "bridge": "cni-test0", "isGateway": true, "ipMasq": false,
       "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.77.0.0/24" }]],
@@ -31,18 +26,6 @@ async fn ping(daemon: &Daemon, address: &str) -> bool {
         .args(["ping", "-c", "1", "-W", "5", address])
         .output();
     run.await.is_ok_and(|o| o.status.success())
-}
-
-/// Returns an answer of `nc` in the yard to a connection.
-async fn fetch(daemon: &Daemon, address: &str, port: u16) -> String {
-    let busybox = bins::system("busybox").expect("busybox-static is installed");
-    let port = port.to_string();
-    let run = daemon
-        .yard
-        .command(busybox)
-        .args(["nc", "-w", "5", address, &port])
-        .output();
-    String::from_utf8_lossy(&run.await.expect("nc runs").stdout).into_owned()
 }
 
 #[tokio::test]
@@ -75,31 +58,6 @@ async fn pods_reach_each_other_and_the_host_reaches_them() {
         !ping(&daemon, &a).await,
         "a removed pod's address is silent"
     );
-}
-
-#[tokio::test]
-async fn addresses_are_given_once_and_come_back() {
-    let daemon = Daemon::with(Setup::default().toml("[network]\nsubnet = \"10.90.0.0/28\"")).await;
-    let cri = daemon.cri();
-    let mut seen = BTreeSet::new();
-    let mut pods = Vec::new();
-    // A /28 has room for thirteen pods beside network, gateway and broadcast addresses.
-    for n in 0..13 {
-        let pod = cri.pod(&format!("p{n}")).await;
-        assert!(seen.insert(pod.ip().await), "an address was given twice");
-        pods.push(pod);
-    }
-    let full = cri
-        .try_pod(cri.pod_config("full"))
-        .await
-        .expect_err("no address is left");
-    assert!(full.message().contains("10.90.0.0/28"), "{full}");
-    assert_eq!(cri.pods().await.len(), 13, "the failed pod is not listed");
-    pods.pop().expect("thirteen").end().await;
-    cri.pod("again").await.end().await;
-    for pod in pods {
-        pod.end().await;
-    }
 }
 
 #[tokio::test]
@@ -203,8 +161,7 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
     let mut config = cri.container_config("c", &["sleep", "1000"]);
     let namespaces = security(&mut config).namespace_options.as_mut();
     namespaces.expect("set").network = cri::NamespaceMode::Node.into();
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let inside = container.exec(&["readlink", "/proc/self/ns/net"]).await;
     let outside =
         std::fs::read_link(format!("/proc/{}/ns/net", daemon.yard.pid())).expect("a link");
@@ -215,65 +172,6 @@ async fn a_pod_of_the_hosts_network_sees_the_hosts_links() {
         "a host pod has no address of its own"
     );
     pod.end().await;
-}
-
-/// A pod with a container that answers every connection to port 80 with a word.
-async fn server(cri: &Cri, name: &str, host_port: i32) -> cairn_tests::pod::Pod {
-    let mut config = cri.pod_config(name);
-    config.port_mappings = vec![cri::PortMapping {
-        protocol: cri::Protocol::Tcp.into(),
-        container_port: 80,
-        host_port,
-        host_ip: String::new(),
-    }];
-    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
-    let script = "echo ready; while :; do echo hello | nc -l -p 80; done";
-    pod.run("c", &["sh", "-c", script])
-        .await
-        .says("ready")
-        .await;
-    pod
-}
-
-async fn answers_on(daemon: &Daemon, address: &str, port: u16) {
-    cairn_tests::until(&format!("{address}:{port} answers"), || async {
-        (fetch(daemon, address, port).await == "hello\n").then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_host_port_leads_to_the_pod_also_from_loopback() {
-    let daemon = Daemon::start().await;
-    let pod = server(&daemon.cri(), "ported", 12_345).await;
-    answers_on(&daemon, &pod.ip().await, 80).await;
-    answers_on(&daemon, "127.0.0.1", 12_345).await;
-    pod.end().await;
-    assert_eq!(
-        fetch(&daemon, "127.0.0.1", 12_345).await,
-        "",
-        "the port went with the pod"
-    );
-}
-
-#[tokio::test]
-async fn a_cni_conflist_is_used_where_there_is_one() {
-    let daemon = Daemon::with(Setup::default().cni(CONFLIST)).await;
-    let cri = daemon.cri();
-    let pod = server(&cri, "cni", 12_346).await;
-    let ip = pod.ip().await;
-    let parsed: IpAddr = ip.parse().expect("an address");
-    assert!(parsed.to_string().starts_with("10.77.0."), "{ip}");
-    assert!(ping(&daemon, &ip).await);
-    answers_on(&daemon, "127.0.0.1", 12_346).await;
-    pod.end().await;
-    let links = daemon
-        .lines(&["ip", "-o", "link", "show", "type", "veth"])
-        .await;
-    assert!(links.is_empty(), "the pod's link is removed: {links:?}");
-    // host-local keeps its leases in files: the address is available again.
-    let again = cri.pod("cni").await;
-    again.end().await;
 }
 
 #[tokio::test]
@@ -296,22 +194,6 @@ async fn a_failing_cni_program_fails_the_pod_and_leaves_nothing() {
     cri.try_pod(cri.pod_config("bad")).await.expect_err("again");
     daemon.leaves_only(&before).await;
     assert!(cri.pods().await.is_empty());
-}
-
-#[tokio::test]
-async fn the_network_survives_a_killed_daemon() {
-    let mut daemon = Daemon::start().await;
-    let pod = server(&daemon.cri(), "survivor", 12_347).await;
-    let ip = pod.ip().await;
-    daemon.kill().await;
-    assert!(ping(&daemon, &ip).await, "a pod's network needs no daemon");
-    daemon.serve().await;
-    let cri = daemon.cri();
-    answers_on(&daemon, "127.0.0.1", 12_347).await;
-    let other = cri.pod("other").await;
-    assert_ne!(other.ip().await, ip, "its address is still taken");
-    other.end().await;
-    cri.pod_by_id(&pod.id, "survivor").end().await;
 }
 
 #[tokio::test]

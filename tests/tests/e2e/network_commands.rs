@@ -9,15 +9,7 @@ use cairn_tests::{
 };
 use serde_json::{Value, json};
 
-const CONFLIST: &str = r#"{
-  "cniVersion": "1.1.0", "name": "testnet",
-  "plugins": [
-    { "type": "bridge", "bridge": "cni-test0", "isGateway": true,
-      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.77.0.0/24" }]],
-                "routes": [{ "dst": "0.0.0.0/0" }] } },
-    { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }
-  ]
-}"#;
+use crate::network::CONFLIST;
 
 /// Returns the output, and whether it exits 0.
 async fn network(daemon: &Daemon, args: &[&str]) -> (bool, String) {

@@ -8,7 +8,7 @@ use cairn_tests::{
     container::Container,
     cri,
     plugin::Plugin,
-    pod::{Pod, pod_security, security},
+    pod::{Pod, pod_security, security, user_namespace},
     until,
 };
 use nri::{
@@ -26,18 +26,9 @@ enum Kind {
 }
 
 fn options(mode: cri::NamespaceMode, kind: Kind) -> cri::NamespaceOption {
-    let ids = vec![cri::IdMapping {
-        container_id: 0,
-        host_id: 100_000,
-        length: 65_536,
-    }];
     cri::NamespaceOption {
         pid: mode.into(),
-        userns_options: (kind == Kind::Mapped).then(|| cri::UserNamespace {
-            mode: cri::NamespaceMode::Pod.into(),
-            uids: ids.clone(),
-            gids: ids,
-        }),
+        userns_options: (kind == Kind::Mapped).then(user_namespace),
         ..Default::default()
     }
 }
@@ -74,9 +65,7 @@ async fn start_with(
     security(&mut config).namespace_options = Some(options(mode, kind));
     security(&mut config).privileged = kind == Kind::Privileged;
     adapt(&mut config);
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container
+    pod.started(config).await
 }
 
 /// Returns the mounts at and below `/proc`: path, options, and type of file system.
@@ -164,8 +153,11 @@ async fn ends_signals_terminals_and_execs_are_the_same_in_a_shared_pid_namespace
             "{kind:?}: {error}"
         );
 
+        let stays = start(&pod, "stays", kind, Shared, "exec sleep 1000").await;
         seen.stop(Duration::ZERO).await.expect("StopContainer");
         assert_eq!(seen.exited().await.exit_code, 137, "{kind:?}");
+        let alive = stays.exec(&["echo", "stays"]).await;
+        assert_eq!(alive, "stays", "a kill reaches one container only");
         pod.end().await;
     }
 }

@@ -1,7 +1,7 @@
 //! `[nri.plugin."10-name"]` on the daemon: required plugins, kept events, skipped plugins and
 //! permissions.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use cairn_tests::{
     Daemon, Setup,
@@ -101,35 +101,6 @@ async fn a_required_plugin_that_the_configuration_drops_is_named_at_every_start(
         );
         assert!(lines.iter().all(|line| line.contains(why)), "{lines:?}");
     }
-}
-
-#[tokio::test]
-async fn a_required_plugin_that_does_not_answer_fails_this_very_call() {
-    let daemon = Daemon::with(Setup::default().toml(GUARD)).await;
-    let cri = daemon.cri();
-    let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
-    guard.does(Event::RunPodSandbox, Behavior::Hang);
-    let refused = cri.try_pod(cri.pod_config("p")).await;
-    let refused = refused.expect_err("the guard hangs");
-    assert!(
-        refused
-            .message()
-            .contains("10-guard failed to handle RunPodSandbox request: timed out"),
-        "{refused}"
-    );
-    let guard = Plugin::join(&daemon.nri_socket(), "10", "guard").await;
-    guard.does(Event::CreateContainer, Behavior::Die);
-    let pod = cri.pod("p").await;
-    let refused = pod.try_create(cri.container_config("c", &["true"])).await;
-    let refused = refused.expect_err("the guard leaves");
-    assert!(
-        refused
-            .message()
-            .contains("10-guard failed to handle CreateContainer request: connection lost"),
-        "{refused}"
-    );
-    assert!(cri.containers().await.is_empty());
-    pod.end().await;
 }
 
 /// A plugin that requests that its failures fail requests and that it is kept when it is late. It
@@ -246,23 +217,6 @@ pub(crate) const SLOW: &str =
     "[nri.plugin.\"10-slow\"]\non_timeout = \"skip\"\nrequest_timeout = \"1s\"\n";
 
 #[tokio::test]
-async fn a_plugin_that_is_skipped_too_often_in_a_row_is_closed() {
-    let daemon = Daemon::with(Setup::default().toml(&format!("{SLOW}breaker = 3"))).await;
-    let slow = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
-    slow.does(Event::CreateContainer, Behavior::Hang);
-    let pod = daemon.cri().pod("p").await;
-    let container = pod.create("c", &["true"]).await;
-    // CreateContainer timed out; PostCreateContainer was the second missed event.
-    assert_eq!(info(&daemon, "10-slow").await["state"], "overdue");
-    container.start().await.expect("StartContainer");
-    assert!(slow.is_closed(Duration::from_secs(10)).await);
-    let info = until_state(&daemon, "10-slow", "gone").await;
-    let error = info["last_error"].as_str().unwrap_or_default();
-    assert!(error.starts_with("request-timeout: "), "{info}");
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
     let toml = "[nri.plugin.\"30-limited\"]\nfields = \"Annotations\"";
     let daemon = Daemon::with(Setup::default().toml(toml)).await;
@@ -288,8 +242,7 @@ async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
         config
     };
     let pod = cri.pod("p").await;
-    let container = pod.try_create(config("c")).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config("c")).await;
     let values = container.sh("echo $CONFIGURED $ADJUSTED").await;
     assert_eq!(values, format!("{} {}", secret(0), secret(1)));
     let mut errors = Vec::new();
@@ -335,37 +288,4 @@ async fn no_environment_value_reaches_a_log_an_error_or_a_table() {
             .find(|l| l.contains("sEcReT") || l.contains(&bytes));
         assert_eq!(line, None, "in {what}");
     }
-}
-
-#[tokio::test]
-async fn a_plugin_joins_in_the_middle_of_a_ten_minutes_grace() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("p").await;
-    let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
-    let stubborn = pod.run("c", &["sh", "-c", script]).await;
-    stubborn.says("ready").await;
-    let stop = tokio::spawn({
-        let stubborn = stubborn.clone();
-        async move { stubborn.stop(Duration::from_secs(600)).await }
-    });
-    until("the stop is under way", || async {
-        let output = daemon.cairn(&["timeline", "--json"]).await;
-        stdout(&output)
-            .contains("\"call\":\"StopContainer\"")
-            .then_some(())
-    })
-    .await;
-    // Panics unless it is accepted within half a minute.
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "late").await;
-    let (pods, containers) = plugin.synchronised().await;
-    assert_eq!((pods.len(), containers.len()), (1, 1));
-    until_state(&daemon, "10-late", "active").await;
-    assert!(!stop.is_finished(), "the grace still runs");
-    let other = daemon.cri().pod("q").await;
-    plugin.sees(Event::RunPodSandbox, "q").await;
-    other.end().await;
-    assert!(!stop.is_finished(), "and went on all the time");
-    pod.end().await;
-    stop.await.expect("no panic").expect("StopContainer");
-    plugin.sees(Event::StopContainer, "p").await;
 }

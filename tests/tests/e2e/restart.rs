@@ -162,55 +162,38 @@ async fn states_survive_a_killed_daemon() {
 }
 
 #[tokio::test]
-async fn a_killed_monitor_costs_its_container_only() {
+async fn a_killed_monitor_costs_its_container_only_also_while_the_daemon_is_dead() {
     let mut daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("lost").await;
-    let victim = pod.sleeper("victim").await;
-    let neighbour = pod.sleeper("neighbour").await;
-    let pid = victim.pid().await.expect("a pid");
-    let proc = daemon.yard.inside(format!("/proc/{pid}"));
-    let monitor = look::status_field(&proc, "PPid")
-        .and_then(|p| p.parse().ok())
-        .expect("a parent");
-    assert_ne!(monitor, daemon.pid(), "a container is its monitor's child");
-    daemon.yard.kill(monitor, 9).await;
-    let status = victim.exited().await;
-    assert_eq!(
-        (status.exit_code, status.reason.as_str()),
-        (255, "MonitorLost")
-    );
-    until("the container's processes have ended", || async {
-        (!proc.exists()).then_some(())
-    })
-    .await;
-    assert_eq!(neighbour.exec(&["echo", "here"]).await, "here");
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn a_monitor_killed_while_the_daemon_is_dead_is_noticed() {
-    let mut daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("lost2").await;
-    let victim = pod.sleeper("victim").await;
-    let pid = victim.pid().await.expect("a pid");
-    let proc = daemon.yard.inside(format!("/proc/{pid}"));
-    let monitor = look::status_field(&proc, "PPid")
-        .and_then(|p| p.parse().ok())
-        .expect("a parent");
-    daemon.kill().await;
-    daemon.yard.kill(monitor, 9).await;
-    daemon.serve().await;
-    let victim = daemon.cri().container_by_id(&victim.id, victim.log.clone());
-    let status = victim.exited().await;
-    assert_eq!(
-        (status.exit_code, status.reason.as_str()),
-        (255, "MonitorLost")
-    );
-    until("the container's processes have ended", || async {
-        (!proc.exists()).then_some(())
-    })
-    .await;
-    daemon.cri().pod_by_id(&pod.id, "lost2").end().await;
+    for with_daemon in [true, false] {
+        let pod = daemon.cri().pod("lost").await;
+        let victim = pod.sleeper("victim").await;
+        let neighbour = pod.sleeper("neighbour").await;
+        let pid = victim.pid().await.expect("a pid");
+        let proc = daemon.yard.inside(format!("/proc/{pid}"));
+        let monitor = look::status_field(&proc, "PPid")
+            .and_then(|p| p.parse().ok())
+            .expect("a parent");
+        assert_ne!(monitor, daemon.pid(), "a container is its monitor's child");
+        if !with_daemon {
+            daemon.kill().await;
+        }
+        daemon.yard.kill(monitor, 9).await;
+        if !with_daemon {
+            daemon.serve().await;
+        }
+        let cri = daemon.cri();
+        let victim = cri.container_by_id(&victim.id, victim.log.clone());
+        let status = victim.exited().await;
+        let why = (status.exit_code, status.reason.as_str());
+        assert_eq!(why, (255, "MonitorLost"));
+        until("the container's processes have ended", || async {
+            (!proc.exists()).then_some(())
+        })
+        .await;
+        let neighbour = cri.container_by_id(&neighbour.id, neighbour.log.clone());
+        assert_eq!(neighbour.exec(&["echo", "here"]).await, "here");
+        cri.pod_by_id(&pod.id, "lost").end().await;
+    }
 }
 
 #[tokio::test]

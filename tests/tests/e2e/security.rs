@@ -15,15 +15,7 @@ type Config = cri::ContainerConfig;
 async fn started(pod: &Pod, name: &str, change: impl FnOnce(&mut Config)) -> Container {
     let mut config = pod.cri.container_config(name, &["sleep", "1000"]);
     change(&mut config);
-    let container = pod
-        .try_create(config)
-        .await
-        .unwrap_or_else(|e| panic!("create {name}: {e}"));
-    container
-        .start()
-        .await
-        .unwrap_or_else(|e| panic!("start {name}: {e}"));
-    container
+    pod.started(config).await
 }
 
 /// Returns a status field of the container's first process, read inside.
@@ -217,22 +209,6 @@ async fn seccomp_is_absent_default_or_unconfined_as_asked() {
 }
 
 #[tokio::test]
-async fn no_new_privs_holds_for_init_and_exec() {
-    let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("nnp").await;
-    let off = started(&pod, "off", |_| ()).await;
-    assert_eq!(own(&off, "NoNewPrivs").await, "0");
-    let on = started(&pod, "on", |c| security(c).no_new_privs = true).await;
-    assert_eq!(own(&on, "NoNewPrivs").await, "1");
-    assert!(
-        on.exec(&["cat", "/proc/self/status"])
-            .await
-            .contains("NoNewPrivs:\t1")
-    );
-    pod.end().await;
-}
-
-#[tokio::test]
 async fn masked_and_read_only_paths_are_exactly_the_given_ones() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("paths").await;
@@ -388,51 +364,6 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
         .collect();
     left.sort();
     assert_eq!(left, ["fd", "mqueue", "ptmx", "pts", "shm"]);
-    pod.end().await;
-}
-
-#[tokio::test]
-async fn namespaces_of_pids_are_the_containers_the_pods_the_hosts_or_a_targets() {
-    let daemon = Daemon::start().await;
-    let cri = daemon.cri();
-    let pids = |mode: cri::NamespaceMode, target: &str| cri::NamespaceOption {
-        pid: mode.into(),
-        target_id: target.to_owned(),
-        ..Default::default()
-    };
-    let pod = cri.pod("pids").await;
-    let alone = started(&pod, "alone", |_| ()).await;
-    assert_eq!(alone.exec(&["cat", "/proc/1/comm"]).await, "sleep");
-    let joins = started(&pod, "joins", |c| {
-        security(c).namespace_options = Some(pids(cri::NamespaceMode::Target, &alone.id));
-    })
-    .await;
-    assert_eq!(
-        joins.exec(&["readlink", "/proc/self/ns/pid"]).await,
-        alone.exec(&["readlink", "/proc/self/ns/pid"]).await
-    );
-    pod.end().await;
-    let mut config = cri.pod_config("shared");
-    pod_security(&mut config).namespace_options = Some(pids(cri::NamespaceMode::Pod, ""));
-    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
-    let shares =
-        |c: &mut Config| security(c).namespace_options = Some(pids(cri::NamespaceMode::Pod, ""));
-    let one = started(&pod, "one", shares).await;
-    let two = started(&pod, "two", shares).await;
-    assert_eq!(
-        one.exec(&["readlink", "/proc/self/ns/pid"]).await,
-        two.exec(&["readlink", "/proc/self/ns/pid"]).await
-    );
-    let init = one.exec(&["cat", "/proc/1/comm"]).await;
-    assert_ne!(init, "sleep", "process 1 is the pod's own");
-    one.stop(std::time::Duration::ZERO)
-        .await
-        .expect("StopContainer");
-    assert_eq!(
-        two.exec(&["echo", "stays"]).await,
-        "stays",
-        "a kill reaches one container only"
-    );
     pod.end().await;
 }
 

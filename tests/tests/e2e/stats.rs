@@ -213,8 +213,7 @@ async fn every_advertised_metric_has_a_sample_with_its_descriptors_labels() {
         memory_swap_limit_in_bytes: 64 << 20,
         ..Default::default()
     });
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     until("its layer is counted", || async {
         stats(&cri, &container.id).await.ok()?.writable_layer
     })

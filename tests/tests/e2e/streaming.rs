@@ -167,8 +167,7 @@ async fn an_attached_client_feeds_a_container_hears_it_and_ends_its_stdin() {
         let script = "while read line; do echo got $line; done; echo over >&2";
         let mut config = pod.cri.container_config(transport, &["sh", "-c", script]);
         (config.stdin, config.stdin_once) = (true, true);
-        let container = pod.try_create(config).await.expect("CreateContainer");
-        container.start().await.expect("StartContainer");
+        let container = pod.started(config).await;
         let args = ["attach", "-r", transport, "-i", &container.id];
         let ran = run(&daemon, &args, b"one\ntwo\n").await;
         let printed = String::from_utf8_lossy(&ran.stdout);

@@ -96,7 +96,10 @@ async fn env(s: &Stage) -> Checked {
     let container = pod.create_with(config).await.succeeds("CreateContainer")?;
     container.start().await.succeeds("StartContainer")?;
     let printed = inside(&container, "echo $NEW,$CHANGED,${GONE-gone},$KEPT").await?;
-    same("NEW,CHANGED,GONE,KEPT", "1,after,gone,k", printed.as_str())
+    same("NEW,CHANGED,GONE,KEPT", "1,after,gone,k", printed.as_str())?;
+    let init = "tr '\\0' '\\n' </proc/1/environ | grep -E '^(NEW|CHANGED|GONE|KEPT)=' | sort";
+    let printed = inside(&container, init).await?;
+    same(init, "CHANGED=after\nKEPT=k\nNEW=1", printed.as_str())
 }
 
 async fn args(s: &Stage) -> Checked {

@@ -151,7 +151,10 @@ fn limits_of_one_kind_of_host_are_refused_by_name_on_the_other() {
         let field = format!("adjust.linux.resources.{field}:");
         assert!(error.to_string().starts_with(&field), "{error}");
     }
-    let nowhere: [(&str, Change); 2] = [
+    let nowhere: [(&str, Change); 3] = [
+        ("memory.swappiness", |r| {
+            memory_of(r).swappiness = Some(nri::OptionalUInt64 { value: 201 });
+        }),
         ("memory.kernel", |r| memory_of(r).kernel = int(800)),
         ("memory.use_hierarchy", |r| {
             memory_of(r).use_hierarchy = Some(nri::OptionalBool { value: false });
@@ -228,6 +231,33 @@ fn classes_are_set_cleared_or_refused_by_name() {
             .to_string()
             .contains("resctrl")
     );
+    let clos = nri::LinuxRdt {
+        clos_id: Some(string("gold")),
+        ..Default::default()
+    };
+    let schemata = nri::LinuxRdt {
+        schemata: Some(nri::OptionalRepeatedString {
+            value: vec!["L3:0=f".to_owned()],
+        }),
+        ..Default::default()
+    };
+    let monitoring = nri::LinuxRdt {
+        enable_monitoring: Some(nri::OptionalBool { value: true }),
+        ..Default::default()
+    };
+    for (field, rdt) in [
+        ("clos_id", clos),
+        ("schemata", schemata),
+        ("enable_monitoring", monitoring),
+    ] {
+        let adjust = of_linux(nri::LinuxContainerAdjustment {
+            rdt: Some(rdt),
+            ..Default::default()
+        });
+        let error = apply(&f, &adjust).expect_err(field);
+        let field = format!("adjust.linux.rdt.{field}: ");
+        assert!(error.to_string().starts_with(&field), "{error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Every field whose value is a constant, a flag, a name or a list of constants, with an unknown
 //! value.
 
-use proto_nri as nri;
+use proto_nri::{self as nri, LinuxSchedulerFlag as Flag};
 
 use super::{device, every_linux, of_linux, of_resources, refused, rlimit, variable};
 
@@ -79,6 +79,10 @@ fn rule(kind: &str, access: &str) -> nri::ContainerAdjustment {
     })
 }
 
+fn limits(change: impl FnOnce(&mut nri::LinuxResources)) -> nri::ContainerAdjustment {
+    linux(|l| change(l.resources.get_or_insert_default()))
+}
+
 fn cpus(cpus: &str, mems: &str) -> nri::ContainerAdjustment {
     of_resources(nri::LinuxResources {
         cpu: Some(nri::LinuxCpu {
@@ -136,8 +140,14 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.scheduler", "flag 99", scheduler(|s| s.flags = vec![99])),
         ("adjust.linux.scheduler", "nice", scheduler(|s| s.nice = 20)),
         ("adjust.linux.scheduler", "priority", scheduler(|s| s.priority = 1)),
+        ("adjust.linux.scheduler", "utilization clamps", scheduler(|s| s.flags = vec![Flag::SchedFlagUtilClampMin as i32])),
+        ("adjust.linux.scheduler", "SCHED_FLAG_RECLAIM", scheduler(|s| s.flags = vec![Flag::SchedFlagReclaim as i32])),
         ("adjust.linux.seccomp_policy", "SCMP_ACT_DANCE", seccomp(|p| p.default_action = "SCMP_ACT_DANCE".to_owned())),
         ("adjust.linux.seccomp_policy", "SCMP_ARCH_VAX", seccomp(|p| p.architectures = vec!["SCMP_ARCH_VAX".to_owned()])),
+        ("adjust.linux.seccomp_policy", "SECCOMP_FILTER_FLAG_WAIT", seccomp(|p| p.flags = vec!["SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV".to_owned()])),
+        ("adjust.linux.seccomp_policy", "listener_path: ", seccomp(|p| p.listener_path = "/run/l.sock".to_owned())),
+        ("adjust.linux.seccomp_policy", "listener_metadata: ", seccomp(|p| p.listener_metadata = "for it".to_owned())),
+        ("adjust.linux.seccomp_policy", "SCMP_ACT_NOTIFY", seccomp(|p| p.syscalls[0].action = "SCMP_ACT_NOTIFY".to_owned())),
         ("adjust.linux.seccomp_policy", "FLAG_NONE", seccomp(|p| p.flags = vec!["FLAG_NONE".to_owned()])),
         ("adjust.linux.seccomp_policy", "SCMP_ACT_HUM", seccomp(|p| p.syscalls[0].action = "SCMP_ACT_HUM".to_owned())),
         ("adjust.linux.seccomp_policy", "SCMP_CMP_ISH", seccomp(|p| p.syscalls[0].args[0].op = "SCMP_CMP_ISH".to_owned())),
@@ -149,6 +159,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.namespaces[\"ipc\"]", "another type, net", linux(|l| l.namespaces = vec![nri::LinuxNamespace { r#type: "ipc".to_owned(), path: "/ns/net".to_owned() }])),
         ("adjust.linux.sysctl[\"vm.swappiness\"]", "", linux(|l| l.sysctl = [("vm.swappiness".to_owned(), "1".to_owned())].into())),
         ("adjust.linux.net_devices[\"eth7\"]", "a/b", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "a/b".to_owned() })].into())),
+        ("adjust.linux.net_devices[\"eth7\"]", "too-long-a-name-for-it", linux(|l| l.net_devices = [("eth7".to_owned(), nri::LinuxNetDevice { name: "too-long-a-name-for-it".to_owned() })].into())),
         ("adjust.linux.memory_policy", "mode 99", memory(99, "0", &[])),
         ("adjust.linux.memory_policy", "flag 99", memory(bind, "0", &[99])),
         ("adjust.linux.memory_policy", "nodes: invalid list \"x\"", memory(bind, "x", &[])),
@@ -156,11 +167,16 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.rdt.clos_id", "a/b", linux(|l| l.rdt = Some(nri::LinuxRdt { clos_id: text("a/b"), ..nri::LinuxRdt::default() }))),
         ("adjust.linux.resources.devices", "\"z\"", rule("z", "r")),
         ("adjust.linux.resources.devices", "\"rx\"", rule("c", "rx")),
+        ("adjust.linux.resources.devices", "\"p\"", rule("p", "r")),
     ];
     rows.extend([
         ("adjust.linux.resources", "one,two", cpus("one,two", "")),
         ("adjust.linux.resources", "1-", cpus("", "1-")),
         ("adjust.linux.resources.cpu.cpus", "no CPU 4", cpus("0,4", "")),
+        ("adjust.linux.resources.cpu.quota", "999", limits(|r| r.cpu.get_or_insert_default().quota = Some(nri::OptionalInt64 { value: 999 }))),
+        ("adjust.linux.resources.cpu.period", "1000001", limits(|r| r.cpu.get_or_insert_default().period = Some(nri::OptionalUInt64 { value: 1_000_001 }))),
+        ("adjust.linux.resources.memory.limit", "4096", limits(|r| r.memory.get_or_insert_default().limit = Some(nri::OptionalInt64 { value: 4096 }))),
+        ("adjust.linux.resources.unified[\"cgroup.procs\"]", "not a limit", limits(|r| r.unified = [("cgroup.procs".to_owned(), "1".to_owned())].into())),
         ("adjust.linux.resources.pids.limit", "below the 3", of_resources(nri::LinuxResources { pids: Some(nri::LinuxPids { limit: 2 }), ..nri::LinuxResources::default() })),
         ("adjust.linux.resources.cpu.mems", "no memory node 2", cpus("", "1-2")),
         ("adjust.linux.resources.hugepage_limits[\"2 potatoes\"]", "example: 2MB", of_resources(nri::LinuxResources {

@@ -7,13 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cairn_tests::{bins, cri, look, pod::pod_namespaces, until};
+use cairn_tests::{
+    bins, look,
+    pod::{pod_namespaces, security, user_namespace},
+    until,
+};
 use nri::{
     adjust::{Adjust, HookKind},
     proto::{ContainerAdjustment, Hook, Mount, OptionalInt},
 };
 
-use super::stage::{self, Stage, sleeper};
+use super::stage::{Stage, sleeper};
 
 const KINDS: [(HookKind, &str); 6] = [
     (HookKind::Prestart, "prestart"),
@@ -178,27 +182,16 @@ pub(crate) async fn a_create_container_hook_runs_in_a_user_namespace_too(stage: 
             },
         );
     });
-    let map = || {
-        vec![cri::IdMapping {
-            host_id: 100_000,
-            container_id: 0,
-            length: 65_536,
-        }]
-    };
     let cri = stage.daemon.cri();
     let mut config = cri.pod_config("mapped");
     let options = pod_namespaces(&mut config);
-    options.userns_options = Some(cri::UserNamespace {
-        mode: cri::NamespaceMode::Pod.into(),
-        uids: map(),
-        gids: map(),
-    });
+    options.userns_options = Some(user_namespace());
     let options = Some(options.clone());
     let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let mut config = cri.container_config("c", &["sleep", "1000"]);
-    stage::security(&mut config).namespace_options = options;
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("the hook is content");
+    security(&mut config).namespace_options = options;
+    // The hook is content.
+    pod.started(config).await;
     pod.end().await;
 }
 

@@ -42,8 +42,7 @@ pub(crate) async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
     let pod = stage.pod("mounts").await;
     let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
     config.mounts = vec![bind(&old, "/data"), bind(&gone, "/gone")];
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     assert_eq!(container.exec(&["cat", "/gift/file"]).await, "gift");
     let denied = fails(&container, "touch /gift/x").await;
     assert!(denied.contains("Read-only"), "{denied}");
@@ -60,9 +59,8 @@ pub(crate) async fn mounts_are_added_replaced_and_removed(stage: &Stage) {
     pod.end().await;
 }
 
-pub(crate) async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &Stage) {
-    let (shared, private) = (stage.volume("shared"), stage.volume("private"));
-    let (source, elsewhere) = (shared.display().to_string(), private.display().to_string());
+pub(crate) async fn a_mount_propagates_as_its_options_say(stage: &Stage) {
+    let source = stage.volume("shared").display().to_string();
     stage
         .machine(&["mount", "-t", "tmpfs", "tmpfs", &source])
         .await;
@@ -102,20 +100,6 @@ pub(crate) async fn a_mount_propagates_as_its_options_say_or_is_refused(stage: &
         .await;
     }
     fails(&c, "test -e /m/below/file").await;
-    for option in ["rshared", "rslave"] {
-        let mut adjust = ContainerAdjustment::default();
-        adjust.add_mount(mount("/m", "bind", &elsewhere, &["rbind", option]));
-        stage.refuses(&pod, "mounts", adjust).await;
-    }
-    for bad in [
-        mount("/m", "bind", &source, &["tmpcopyup"]),
-        mount("/m", "bind", &source, &["rbind", "frobnicate"]),
-        mount("relative", "bind", &source, &[]),
-    ] {
-        let mut adjust = ContainerAdjustment::default();
-        adjust.add_mount(bad);
-        stage.refuses(&pod, "mounts", adjust).await;
-    }
     pod.end().await;
 }
 

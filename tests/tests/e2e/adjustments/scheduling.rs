@@ -12,7 +12,7 @@ use nri::{
     },
 };
 
-use super::stage::{Stage, of_linux, of_resources, resources, sleeper};
+use super::stage::{Stage, resources, sleeper};
 
 fn scheduler(policy: Policy, nice: i32, priority: i32, flags: &[Flag]) -> LinuxScheduler {
     LinuxScheduler {
@@ -122,18 +122,6 @@ pub(crate) async fn a_realtime_policy_has_its_priority_and_its_share_of_the_cpu(
         ] {
             assert_eq!(stage.in_cgroup(&container, "cpu", file).await, value);
         }
-        let alone = of_linux(|l| l.scheduler = Some(scheduler(Policy::SchedRr, 0, 3, &[])));
-        stage.refuses(&pod, "linux.scheduler", alone).await;
-    } else {
-        let cpu = |change: fn(&mut nri::proto::LinuxCpu)| {
-            of_resources(|r| change(r.cpu.get_or_insert_default()))
-        };
-        let adjust = cpu(|c| c.realtime_runtime = Some(OptionalInt64 { value: 20_000 }));
-        let field = "linux.resources.cpu.realtime_runtime";
-        stage.refuses(&pod, field, adjust).await;
-        let adjust = cpu(|c| c.realtime_period = Some(OptionalUInt64 { value: 500_000 }));
-        let field = "linux.resources.cpu.realtime_period";
-        stage.refuses(&pod, field, adjust).await;
     }
     pod.end().await;
 }
@@ -162,38 +150,6 @@ pub(crate) async fn a_deadline_has_its_three_times(stage: &Stage) {
     pod.end().await;
 }
 
-pub(crate) async fn a_scheduler_that_no_kernel_has_is_refused(stage: &Stage) {
-    let pod = stage.pod("refused").await;
-    for (field, bad) in [
-        ("linux.scheduler", scheduler(Policy::SchedIso, 0, 0, &[])),
-        ("linux.scheduler", scheduler(Policy::SchedOther, 20, 0, &[])),
-        (
-            "linux.scheduler (set by 10-adjuster): utilization clamps",
-            scheduler(Policy::SchedOther, 0, 0, &[Flag::SchedFlagUtilClampMin]),
-        ),
-        (
-            "linux.scheduler (set by 10-adjuster): utilization clamps",
-            scheduler(Policy::SchedOther, 0, 0, &[Flag::SchedFlagUtilClampMax]),
-        ),
-        (
-            "linux.scheduler (set by 10-adjuster): SCHED_FLAG_RECLAIM",
-            scheduler(Policy::SchedBatch, 0, 0, &[Flag::SchedFlagReclaim]),
-        ),
-        (
-            "linux.scheduler",
-            LinuxScheduler {
-                runtime: 2000,
-                deadline: 1000,
-                ..scheduler(Policy::SchedDeadline, 0, 0, &[])
-            },
-        ),
-    ] {
-        let adjust = of_linux(|linux| linux.scheduler = Some(bad));
-        stage.refuses(&pod, field, adjust).await;
-    }
-    pod.end().await;
-}
-
 pub(crate) async fn the_io_priority_is_set_for_init_and_exec(stage: &Stage) {
     let priority = |class: IoPrioClass, priority| LinuxIoPriority {
         class: class as i32,
@@ -218,8 +174,6 @@ pub(crate) async fn the_io_priority_is_set_for_init_and_exec(stage: &Stage) {
         let exec = container.exec(&["ionice"]).await;
         assert!(exec.starts_with(expected), "{name}: exec {exec}");
     }
-    let bad = of_linux(|l| l.io_priority = Some(priority(IoPrioClass::IoprioClassBe, 8)));
-    stage.refuses(&pod, "linux.io_priority", bad).await;
     pod.end().await;
 }
 
@@ -252,19 +206,6 @@ pub(crate) async fn the_memory_policy_is_set_for_init_and_exec(stage: &Stage) {
             let heap = maps.lines().next().expect("a line");
             assert!(heap.contains(expected), "{name} {pid}: {heap}");
         }
-    }
-    for bad in [
-        policy(MpolMode::MpolBind, "", &[]),
-        policy(MpolMode::MpolDefault, "0", &[]),
-        policy(
-            MpolMode::MpolInterleave,
-            "0",
-            &[MpolFlag::MpolFNumaBalancing],
-        ),
-        policy(MpolMode::MpolBind, "all", &[]),
-    ] {
-        let adjust = of_linux(|linux| linux.memory_policy = Some(bad));
-        stage.refuses(&pod, "linux.memory_policy", adjust).await;
     }
     pod.end().await;
 }

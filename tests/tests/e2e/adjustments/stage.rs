@@ -194,21 +194,6 @@ pub(crate) fn of_linux(change: impl FnOnce(&mut LinuxContainerAdjustment)) -> Co
     adjust
 }
 
-/// An adjustment of limits only.
-pub(crate) fn of_resources(change: impl FnOnce(&mut LinuxResources)) -> ContainerAdjustment {
-    of_linux(|linux| change(linux.resources.get_or_insert_default()))
-}
-
-pub(crate) fn security(
-    config: &mut cri::ContainerConfig,
-) -> &mut cri::LinuxContainerSecurityContext {
-    let linux = config.linux.as_mut().expect("set by container_config");
-    linux
-        .security_context
-        .as_mut()
-        .expect("set by container_config")
-}
-
 /// A bind mount as a kubelet requests it.
 pub(crate) fn bind(from: &Path, to: &str) -> cri::Mount {
     cri::Mount {

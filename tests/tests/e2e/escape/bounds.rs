@@ -146,28 +146,6 @@ async fn volumes_beyond_their_bound_fail_the_container_by_the_settings_name() {
     made.expect("it is within the bound");
 }
 
-#[tokio::test]
-async fn a_sparse_file_of_an_image_stays_sparse_in_its_volume() {
-    let daemon = Daemon::start().await;
-    let mut content = vec![0; 64 << 20];
-    content[32 << 20] = 1;
-    let layer = Layer::default().file("data/sparse", 0o644, &content);
-    let container = with_volumes(&daemon, "sparse", layer, &["/data"]).await;
-    let container = container.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    let printed = container
-        .exec(&["stat", "-c", "%s %b", "/data/sparse"])
-        .await;
-    let (size, blocks) = printed.split_once(' ').expect("two numbers");
-    assert_eq!(size, (64 << 20).to_string());
-    let on_disk = blocks.parse::<u64>().expect("a number") * 512;
-    assert!(on_disk < 1 << 20, "{on_disk} bytes on disk");
-    let sum = container
-        .exec(&["sh", "-c", "tr -d '\\0' </data/sparse | wc -c"])
-        .await;
-    assert_eq!(sum, "1");
-}
-
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const DOCUMENT: usize = 4 << 20;
 

@@ -43,9 +43,7 @@ async fn runs(pod: &Pod, name: &str, script: &str) -> Container {
     let mut config = pod.cri.container_config(name, &["sh", "-c", script]);
     container_namespaces(&mut config).pid = NamespaceMode::Pod.into();
     security(&mut config).privileged = true;
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container
+    pod.started(config).await
 }
 
 /// Whether a process of the yard has this argument.

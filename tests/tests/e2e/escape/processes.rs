@@ -226,9 +226,7 @@ fn config(
 }
 
 async fn started(pod: &Pod, config: cri::ContainerConfig) -> Container {
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
-    container
+    pod.started(config).await
 }
 
 /// A container with a secret in its environment.
@@ -550,8 +548,7 @@ async fn start_many(pod: &Pod, count: usize, options: &cri::NamespaceOption) {
                     .cri
                     .container_config(&format!("c{n}"), &["/bin/sh", "-c", script]);
                 security(&mut config).namespace_options = Some(options.clone());
-                let container = pod.try_create(config).await.expect("CreateContainer");
-                container.start().await.expect("StartContainer");
+                let container = pod.started(config).await;
                 assert_eq!(container.exited().await.exit_code, 0);
                 assert_eq!(container.lines(), ["cat", "1"], "c{n}");
                 container.remove().await.expect("RemoveContainer");

@@ -47,8 +47,7 @@ async fn the_longest_container_that_plugins_are_told_of_is_reported_until_it_is_
     let refused = pod.try_create(with_annotations(&pod, "c1", LONG)).await;
     let longest = LONG - excess(&refused.expect_err("it is too long"));
     let config = with_annotations(&pod, "c2", longest);
-    let container = pod.try_create(config).await.expect("it just fits");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     container.stop(Duration::ZERO).await.expect("StopContainer");
     container.remove().await.expect("RemoveContainer");
     for event in END {
@@ -101,8 +100,7 @@ async fn a_container_too_long_for_plugins_is_listed_and_reported_without_its_lon
     let pod = daemon.cri().pod("p").await;
     // No plugin gets it, so that its length does not matter.
     let config = with_annotations(&pod, "c", 5 << 20);
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.start().await.expect("StartContainer");
+    let container = pod.started(config).await;
     let late = Plugin::subscribed(&daemon.nri_socket(), "30", "late", &END).await;
     let (_, listed) = late.synchronised().await;
     let names: Vec<_> = listed.iter().map(|c| c.name.as_str()).collect();
