@@ -239,7 +239,7 @@ fn a_shown_network_reaches_a_container_that_mounted_the_directory_before() {
             assert_eq!(lines.next().expect("a line").expect("reads"), "nsfs");
             container.wait().expect("ends");
             hide(&at).expect("hides");
-            hide(&at).expect("again is no error");
+            hide(&at).expect("a second call succeeds");
             assert!(!at.exists());
             unpin(&pins).expect("unpins");
         },

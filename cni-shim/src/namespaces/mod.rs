@@ -22,6 +22,7 @@ mod sysctl;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -78,7 +79,9 @@ pub fn unpin(dir: &Path) -> Result<(), NamespaceError> {
 /// propagates: a container that mounts the directory sees it. A failure leaves nothing.
 pub fn show(pin: &Path, at: &Path) -> Result<(), NamespaceError> {
     let named = |step: &str| format!("{step} {}", at.display());
-    let dir = at.parent().map_or(Ok(()), fs::create_dir_all);
+    let mut dirs = fs::DirBuilder::new();
+    dirs.recursive(true).mode(0o755);
+    let dir = at.parent().map_or(Ok(()), |dir| dirs.create(dir));
     let file = dir.and_then(|()| File::create_new(at));
     file.map_err(NamespaceError::io(named("create")))?;
     let shown = rustix::mount::mount_bind(pin, at).map_err(NamespaceError::io(named("bind-mount")));

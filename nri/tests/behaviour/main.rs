@@ -410,8 +410,8 @@ on_every_transport! {
         });
         let world = world(transport, vec![("10-a", handlers)]).await;
         world.nri.shutdown("enough").await;
-        let told = matches!(transport, Transport::V1Beta1 | Transport::InProcess);
-        let reason = if told { "runtime-stopping: enough" } else { "" };
+        let has_reason = matches!(transport, Transport::V1Beta1 | Transport::InProcess);
+        let reason = if has_reason { "runtime-stopping: enough" } else { "" };
         assert_eq!(*reasons.lock().unwrap(), [reason]);
         assert!(common::there(&world.nri).is_empty());
         until("the socket is removed", || !world.place.socket().exists()).await;

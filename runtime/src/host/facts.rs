@@ -7,7 +7,7 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::{
             ffi::OsStrExt as _,
-            fs::{FileTypeExt as _, MetadataExt as _},
+            fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
         },
     },
     path::{Path, PathBuf},
@@ -186,10 +186,14 @@ impl HostView for View {
     }
 
     fn made_source(&self, host_path: &str) -> Option<BindSource> {
-        self.bind_source(host_path).or_else(|| {
-            fs::create_dir_all(host_path).ok()?;
-            self.bind_source(host_path)
-        })
+        let found = self.bind_source(host_path);
+        if found.is_some() || !Path::new(host_path).is_absolute() {
+            return found;
+        }
+        // Not by the umask alone, which may be the one of an administrator's shell.
+        let mut dirs = fs::DirBuilder::new();
+        dirs.recursive(true).mode(0o755).create(host_path).ok()?;
+        self.bind_source(host_path)
     }
 
     fn devices(&self, host_path: &str) -> Vec<HostDevice> {

@@ -199,7 +199,7 @@ async fn a_link_in_place_of_a_log_is_not_followed() {
     std::fs::remove_file(&container.log).expect("there is a log");
     std::os::unix::fs::symlink(&victim, &container.log).expect("a link");
     let reopened = container.reopen_log().await;
-    reopened.expect_err("a link is no log");
+    reopened.expect_err("a link is rejected as a log");
     let log = container.log.clone();
     container.stop(Duration::ZERO).await.expect("StopContainer");
     assert_eq!(std::fs::read_to_string(&victim).expect("ours"), "before");

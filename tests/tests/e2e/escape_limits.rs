@@ -322,9 +322,12 @@ async fn a_link_in_place_of_a_logs_directory_is_not_followed() {
     std::fs::rename(&inside, logs.join("moved")).expect("ours");
     std::os::unix::fs::symlink(&victim, &inside).expect("a link");
     let reopened = container.reopen_log().await;
-    let error = reopened.expect_err("a link is no directory");
+    let error = reopened.expect_err("a link is rejected as a directory");
     assert!(error.message().contains("link"), "{error}");
-    let error = late.start().await.expect_err("a link is no directory");
+    let error = late
+        .start()
+        .await
+        .expect_err("a link is rejected as a directory");
     assert!(error.message().contains("link"), "{error}");
     assert!(
         look::tree(&victim).is_empty(),

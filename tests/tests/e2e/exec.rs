@@ -118,7 +118,7 @@ async fn fifty_execs_at_a_time_keep_their_output_apart() {
     let ran = container.try_exec(&killed, 10).await.expect("ExecSync");
     assert_eq!(ran.code, 137);
     let missing = container.try_exec(&["/no/such/program"], 10).await;
-    let error = missing.expect_err("there is no such program");
+    let error = missing.expect_err("the program is missing");
     assert!(error.message().contains("/no/such/program"), "{error}");
     pod.end().await;
 }

@@ -41,7 +41,7 @@ pub(super) fn points() -> Vec<Point> {
         Fast "C-01.11/undone-with-the-namespaces-there" "after an error, both are sent before anything is torn down" undone;
         Fast "C-01.12/a-plugin-may-extend-the-network" "what a plugin sets in the network namespace, containers see" extends;
         Fast "C-01.13/addresses" "addresses from plugins are in the status, after the network's own, and in later messages" given_addresses;
-        Fast "C-01.13/no-address" "a text that is no address fails RunPodSandbox by its name" no_address;
+        Fast "C-01.13/no-address" "an invalid address fails RunPodSandbox, and the error names it" no_address;
     }
 }
 
