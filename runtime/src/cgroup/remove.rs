@@ -11,6 +11,7 @@ use super::path::CgroupPath;
 use super::{group, io, unit};
 use crate::blocking::blocking;
 use cairn_monitor::cgroup_tree;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -76,7 +77,9 @@ impl Cgroup {
         let remove_from = |tree: &Hierarchy| {
             let dir = parent.below(&tree.mount);
             if group::is_marked(&dir) {
-                std::fs::remove_dir(&dir).is_ok()
+                // Another removal may have been faster: both go on with the next parent.
+                std::fs::remove_dir(&dir)
+                    .map_or_else(|e| e.kind() == ErrorKind::NotFound, |()| true)
             } else {
                 !dir.exists()
             }
