@@ -43,7 +43,7 @@ pub enum StartError {
     InProcess { id: PluginId, cause: String },
     #[error("no source given: plugins cannot be synchronized")]
     NoSource,
-    #[error("the runtime's name and version are needed: plugins are told them")]
+    #[error("the runtime's name and version are required: plugins receive them")]
     NoName,
 }
 

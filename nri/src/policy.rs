@@ -349,9 +349,7 @@ fn trouble(plugin: &PluginId, event: Event, outcome: &Outcome) -> Option<String>
             format!("invalid answer of plugin {plugin} to {event}: {why}")
         }
         Outcome::Skipped => {
-            format!(
-                "plugin {plugin} was not told of {event}: its previous answer is still outstanding"
-            )
+            format!("plugin {plugin} did not get {event}: its previous answer is still outstanding")
         }
         Outcome::Joining => format!("plugin {plugin} was not yet synchronised at {event}"),
         Outcome::Absent => format!("plugin {plugin} was not connected at {event}"),

@@ -110,7 +110,10 @@ fn run_config(command: ConfigCommand) -> Result<(), String> {
 }
 
 /// A page for each public command, and one for the configuration.
-#[expect(clippy::disallowed_methods, reason = "a command, which serves nobody")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command has no clients to delay"
+)]
 fn write_manual(dir: &std::path::Path) -> Result<(), String> {
     clap_mangen::generate_to(Cli::command(), dir)
         .and_then(|()| std::fs::write(dir.join("cairn.toml.5"), config::manual()))
@@ -183,8 +186,8 @@ fn serve_until_stopped(config: Config) -> Result<(), serve::Error> {
         let shutdown = async move {
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => break tracing::info!("told to end by SIGTERM"),
-                    _ = interrupt.recv() => break tracing::info!("told to end by SIGINT"),
+                    _ = terminate.recv() => break tracing::info!("ending on SIGTERM"),
+                    _ = interrupt.recv() => break tracing::info!("ending on SIGINT"),
                     _ = hangup.recv() => tracing::info!("ignored SIGHUP: a changed cairn.toml needs a restart"),
                 }
             }

@@ -231,7 +231,7 @@ def storm(minutes, seed):
             if time.monotonic() > told:
                 told += 60
                 print(f"  {(minutes * 60 - end + time.monotonic()):5.0f} s  killed: {killed}", flush=True)
-                expect("restarts of pods that nobody killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
+                expect("restarts of pods that were not killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
         kubectl("scale", "deployment/moving", "--replicas=7")
         NODE.healthy()
         for name in ("steady", "moving"):
@@ -239,7 +239,7 @@ def storm(minutes, seed):
         until(120, "the plugin is back", lambda: ready_of("plugin"))
         until(60, "the moving ones are seven", lambda: len(pods_of("moving")) == 7)
         expect("the steady pods are the same", steady, {p["metadata"]["uid"] for p in ready_of("steady")})
-        expect("restarts of pods that nobody killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
+        expect("restarts of pods that were not killed", 0, sum(restarts("steady").values()) + sum(restarts("moving").values()))
         # Deletion is as hard for a node as running.
     print(f"cluster: killed {killed}; no pod was restarted that was not killed", flush=True)
 

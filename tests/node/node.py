@@ -56,7 +56,7 @@ def until(seconds, what, condition):
         except (Failed, OSError, LookupError, ValueError, TypeError, StopIteration) as error:
             last = error
         if time.monotonic() > end:
-            raise Failed(f"waited {int(seconds * Node.patience)} s in vain: {what}" + (f" ({last})" if last else ""))
+            raise Failed(f"waited {int(seconds * Node.patience)} s, timed out: {what}" + (f" ({last})" if last else ""))
         time.sleep(0.3)
 
 

@@ -87,7 +87,7 @@ struct Record {
     /// Where plugins connect in its stead
     #[arg(long, value_name = "SOCKET")]
     listen: PathBuf,
-    /// Keep values of environment variables, and bytes that are no message
+    /// Keep values of environment variables, and undecodable bytes
     #[arg(long)]
     with_env: bool,
     /// Gets the recording, in place of what is in it

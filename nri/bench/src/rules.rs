@@ -103,7 +103,7 @@ pub const ALL: [About; 15] = [
     About {
         rule: Rule::Garbage,
         name: "garbage",
-        what: "what the plugin sent is no message of the protocol",
+        what: "the plugin sent an invalid message",
         source: "nri.proto",
         remedy: "use a stub, or compare with one",
     },
@@ -140,7 +140,7 @@ pub const ALL: [About; 15] = [
         name: "outlives-runtime",
         what: "a launched plugin goes on after its connection was closed",
         source: "NRI-122",
-        remedy: "end when the connection ends: its socket is gone for good",
+        remedy: "end when the connection ends: its socket does not come back",
     },
 ];
 

@@ -3,25 +3,25 @@
 use std::path::PathBuf;
 
 pub(crate) const USAGE: &str = "\
-nri-contract: holds a running CRI runtime against the contract of pods, containers and NRI plugins (CONTRACT.md).
+nri-contract: checks a running CRI runtime against the contract of pods, containers and NRI plugins (CONTRACT.md).
 
   nri-contract --cri unix://PATH --nri PATH [options]
 
-It runs on the runtime's own host, as root, in the runtime's network and mount namespaces. What it makes has names of
-its own, is judged alone, and is removed at the end.
+It runs on the runtime's own host, as root, in the runtime's network and mount namespaces. It checks only the objects that
+it makes, which have names of their own, and removes them at the end.
 
   --cri ENDPOINT      where the runtime serves CRI, such as unix:///run/containerd/containerd.sock
   --nri PATH          its NRI socket, such as /var/run/nri/nri.sock
-  --image REF         an image with busybox's sh and applets; pulled where it is not there
+  --image REF         an image with busybox's sh and applets; pulled if it is missing
                       (default: registry.k8s.io/e2e-test-images/busybox:1.29-2)
   --only GLOBS        only points whose ids match, such as 'C-02.*' or 'G-22/*,C-04.6/*'
   --fast              only points that need not wait for a timeout or restart the runtime
   --list              print the points and end
   --expect FILE       a TOML of the runtime's known deviations: [\"C-02.6/sent-once\"] because = \"one sentence\"
-  --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. Where REQUIRED, TOLERATE,
-                      SETTINGS or TROUBLE in its environment is not empty the runtime must then be so (docs/contract.md),
-                      or CMD exits with 77 and leaves it alone
-  --plugin-dir DIR    where the runtime takes the plugins from that it launches, to be told what a restart brings
+  --restart-cmd CMD   kills the runtime without warning and starts it again; run by sh -c. If REQUIRED, TOLERATE,
+                      SETTINGS or TROUBLE in its environment is not empty, the runtime must be configured so
+                      (docs/contract.md), or CMD exits with 77 and does not restart it
+  --plugin-dir DIR    the directory of the plugins that the runtime launches
   --pod-ips           the runtime takes addresses of pods from answers to RunPodSandbox (experimental; pull request 295
                       of containerd/nri)
   --repeat N          each point N times (default 1)

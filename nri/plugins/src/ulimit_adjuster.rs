@@ -38,7 +38,7 @@ impl Sample for UlimitAdjuster {
     const NAME: &'static str = "ulimit-adjuster";
     const USAGE: Usage = [
         "Sets rlimits of containers from annotations of their pods.",
-        "ulimit-adjuster -idx 10  # or launched as 10-ulimit-adjuster; -verbose tells what it sets",
+        "ulimit-adjuster -idx 10  # or launched as 10-ulimit-adjuster; -verbose logs what it sets",
         r#""annotations": {"ulimits.noderesource.dev/container.greeter": "[{type: nofile, hard: 4096, soft: 1024}]"}"#,
     ];
     const FLAGS: &'static [Flag] = &[];

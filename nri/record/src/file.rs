@@ -34,7 +34,7 @@ pub(super) fn create(path: &Path) -> io::Result<Whole> {
     })?;
     let found = fstat(&file)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is no regular file: name another"));
+        return Err(io::Error::other("it is not a regular file; name another"));
     }
     if found.st_uid != rustix::process::geteuid().as_raw() || found.st_nlink > 1 {
         return Err(io::Error::other(

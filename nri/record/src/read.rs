@@ -62,7 +62,7 @@ pub fn read(mut from: impl BufRead) -> Result<Recording, Bad> {
                 recording.notes.push(note);
             }
             Err(e) => {
-                let why = format!("it is no line of a recording: {}", of_one_line(&e));
+                let why = format!("not a line of a recording: {}", of_one_line(&e));
                 return Err(Bad { line: number, why });
             }
         }
@@ -90,7 +90,7 @@ fn next_line(from: &mut impl BufRead, number: usize) -> Result<Option<Text>, Bad
 }
 
 fn header(text: &[u8]) -> Result<Header, String> {
-    let none = || format!("it is no recording of NRI: no first line with {KEY:?}");
+    let none = || format!("not an NRI recording: no first line with {KEY:?}");
     let value: Value = serde_json::from_slice(text).map_err(|_| none())?;
     match value.get(KEY) {
         None => Err(none()),
@@ -98,7 +98,7 @@ fn header(text: &[u8]) -> Result<Header, String> {
             "a recording of format {version}: this version reads {FORMAT}"
         )),
         Some(_) => serde_json::from_value(value)
-            .map_err(|e| format!("it is no header of a recording: {}", of_one_line(&e))),
+            .map_err(|e| format!("not the header of a recording: {}", of_one_line(&e))),
     }
 }
 

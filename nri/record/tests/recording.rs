@@ -267,13 +267,10 @@ fn what_is_no_recording_is_refused_with_its_line_and_why() {
     let header = header();
     assert!(is_recording(header.as_bytes()) && !is_recording(b"kind: Pod\n"));
     for (text, says) in [
-        (String::new(), "line 1: it is no recording of NRI"),
-        ("kind: Pod\n".into(), "line 1: it is no recording of NRI"),
-        ("{}\n".into(), "line 1: it is no recording of NRI"),
-        (
-            "[[[[[[".repeat(100_000),
-            "line 1: it is no recording of NRI",
-        ),
+        (String::new(), "line 1: not an NRI recording"),
+        ("kind: Pod\n".into(), "line 1: not an NRI recording"),
+        ("{}\n".into(), "line 1: not an NRI recording"),
+        ("[[[[[[".repeat(100_000), "line 1: not an NRI recording"),
         (
             header.replace(":1,", ":2,"),
             "line 1: a recording of format 2: this version reads 1",
@@ -284,11 +281,11 @@ fn what_is_no_recording_is_refused_with_its_line_and_why() {
         ),
         (
             header.replace("\"redacted\"", "7"),
-            "line 1: it is no header of a recording",
+            "line 1: not the header of a recording",
         ),
         (
             format!("{header}7\n"),
-            "line 2: it is no line of a recording: invalid type",
+            "line 2: not a line of a recording: invalid type",
         ),
         (
             format!("{header}{{\"at\":1,\"connection\":-1,\"is\":\"opened\"}}\n"),

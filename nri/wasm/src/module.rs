@@ -251,7 +251,7 @@ impl Running {
         }
         let mut bytes = vec![0; length as usize];
         let read = self.memory.read(&self.store, at as usize, &mut bytes);
-        read.map_err(|_| failed("the answer lies outside of its memory"))?;
+        read.map_err(|_| failed("the answer is outside of its memory"))?;
         // Only now: the answer may be at the address of the request.
         if request_at != 0 {
             self.run("free", self.free, request_at)?;

@@ -227,7 +227,7 @@ async fn what_a_module_does_wrong_is_its_error_and_nothing_of_the_host_is_its_ow
         (
             "",
             creates("(i64.const 0x7fffffff00000001)"),
-            "lies outside of its memory",
+            "is outside of its memory",
         ),
         (
             "",

@@ -1,10 +1,6 @@
 //! The wire types of CRI v1, generated from `api.proto`. No logic lives here.
 
-#![allow(
-    clippy::all,
-    clippy::pedantic,
-    reason = "generated code is judged by its generator"
-)]
+#![allow(clippy::all, clippy::pedantic, reason = "generated code")]
 
 /// Package `runtime.v1`.
 pub mod v1 {

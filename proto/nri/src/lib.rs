@@ -1,11 +1,7 @@
 //! The wire types of NRI, generated from `nri.proto`: one set of messages for v1alpha1 and
 //! v1beta1, whose payloads are the same bytes. No logic lives here.
 
-#![allow(
-    clippy::all,
-    clippy::pedantic,
-    reason = "generated code is judged by its generator"
-)]
+#![allow(clippy::all, clippy::pedantic, reason = "generated code")]
 
 include!(concat!(env!("OUT_DIR"), "/nri.pkg.api.v1alpha1.rs"));
 

@@ -154,12 +154,12 @@ pub enum NetworkCommand {
 
 const NETWORK_LS: &str = "\
 NETWORK is the built-in bridge, or the name of a CNI configuration. (the node's): a pod on the host's network. A line that
-begins with (unknown) is of a pod that is gone: cairn network gc.";
+begins with (unknown) belongs to a removed pod: run cairn network gc.";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The daemon does this at its start. What can be left later: an attachment whose pod was removed by force, the CNI result of a pod
-whose namespace and record are gone, addresses that only CNI plugins know of (GC, from CNI 1.1.0 on).")]
+The daemon does this when it starts. Later leftovers are attachments of pods that were removed by force, CNI results of pods
+without namespace and record, and addresses that only CNI plugins know (GC, since CNI 1.1.0).")]
 pub struct NetworkGc {
     /// Only list the networks that would be released.
     #[arg(long)]
@@ -184,11 +184,11 @@ pub struct Ps {
 }
 
 const STATUS: &str = "\
-ok       it is as it should be
-limited  pods run; what does not, and what to do about it, stands below
-fails    no pod can be made, or none that needs what the line is about: exit code 1
+ok       no problem
+limited  pods run, with the limitation named below and its remedy
+fails    pods cannot be created, or not those that need this feature: exit code 1
 
-`cairn check` tells the same of the host, without a daemon.";
+`cairn check` checks the host in the same way, without a daemon.";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -246,9 +246,9 @@ pub struct Timeline {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The container is named by its id, the beginning of it, its name, pod/name or namespace/pod/name. A pod's id or name
-explains the pod and all its containers. What was refused or removed is found as long as the event log has it.
+explains the pod and all its containers. Rejected requests and removed containers are found while the event log has them.
 
-Values of environment variables are shown nowhere.")]
+Values of environment variables are never shown.")]
 pub struct Explain {
     /// Id, beginning of an id, or name of a container or a pod.
     #[arg(value_name = "POD|CONTAINER")]
@@ -262,11 +262,11 @@ pub struct Explain {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --force this is what crictl rmp -f and rm -f do: containers are killed, plugins and the network are told, and the
-first step that fails ends the removal with its name; a second try resumes there.
+Without --force this does the same as crictl rmp -f and rm -f: it kills containers, notifies plugins and releases the network.
+The first failing step ends the removal and is named; another run resumes there.
 
-With --force a step that fails is skipped and named in the output: a process that does not die, a CNI program that is
-missing or fails. What it left (an address, a cgroup) is yours to clean up.")]
+With --force a failing step is skipped and named in the output, such as a process that does not end, or a CNI program that is
+missing or fails. Leftovers of that step, such as an address or a cgroup, must be removed by hand.")]
 pub struct Rm {
     /// Id of a pod or container, or unique prefix of it.
     #[arg(value_name = "ID", required = true)]
@@ -307,9 +307,9 @@ States:
   missing    must run and is absent: Stop and Remove events are kept for it
   closed     disconnected; the reason is in the line below
 With it, where it differs from the default:
-  required, must run   as its table in cairn.toml says
+  required, must run   as configured in cairn.toml
   fail request         an event that it does not answer fails (fail_request)
-  keep connected       a time-out does not close it (on_timeout = \"keep\")
+  keep connected       a timeout does not close it (on_timeout = \"keep\")
 
 Latencies are over the last 256 calls. BACKLOG counts the Stop and Remove events that are kept for
 a plugin with must_run. JSON has more, with durations in nanoseconds, and other words for STATE: active

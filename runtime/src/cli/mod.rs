@@ -1,6 +1,9 @@
 //! The command line: arguments, commands that use a daemon by CRI and `cairn.v1`, and their output.
 
-#![expect(clippy::disallowed_methods, reason = "commands, which serve nobody")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "commands have no clients to delay"
+)]
 
 pub mod args;
 pub mod check_table;

@@ -305,9 +305,7 @@ fn directory(directory: &Directory) -> Finding {
         "state" => {
             "free it, or make it larger: it holds sockets, namespaces and the directories of monitors"
         }
-        _ => {
-            "remove images that nobody uses (`crictl rmi --prune`) and pods that ended, or make it larger"
-        }
+        _ => "remove unused images (`crictl rmi --prune`) and ended pods, or make it larger",
     };
     if nothing {
         return Finding::fails(what, found, format!("no pod can be recorded: {remedy}"));

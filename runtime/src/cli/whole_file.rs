@@ -14,7 +14,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
         Ok(there) if there.is_file() => there,
         Ok(_) => {
             return Err(failed(
-                &"it is there and is no plain file: give another name",
+                &"it exists and is not a regular file; give another name",
             ));
         }
         Err(_) => path.to_path_buf(),
@@ -69,7 +69,7 @@ mod tests {
         fs::create_dir(&taken).unwrap();
         let error = write(&taken, "x").unwrap_err();
         assert!(
-            error.contains("taken: it is there and is no plain file"),
+            error.contains("taken: it exists and is not a regular file"),
             "{error}"
         );
         let error = write(&dir.path().join("no/page"), "x").unwrap_err();

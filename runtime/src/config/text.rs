@@ -10,7 +10,7 @@ pub fn manual() -> String {
     let text: String = DEFAULT_TEXT.lines().map(escaped).collect();
     format!(
         ".TH cairn.toml 5\n.SH NAME\ncairn.toml \\- configuration of cairn\n.SH DESCRIPTION\n\
-         Every key is optional; this is the default. \\fBcairn config check FILE\\fR judges a file.\n\
+         Every key is optional; this is the default. \\fBcairn config check FILE\\fR checks a file.\n\
          .PP\n.nf\n{text}.fi\n.SH SEE ALSO\n.BR cairn (1)\n"
     )
 }

@@ -47,7 +47,7 @@ pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
     let text = String::deserialize(deserializer)?;
     parse_size(&text).ok_or_else(|| {
         D::Error::custom(format!(
-            "\"{text}\" is no size; write a whole number and KiB, MiB, GiB or TiB"
+            "\"{text}\" is not a size; write a whole number and KiB, MiB, GiB or TiB"
         ))
     })
 }

@@ -50,7 +50,7 @@ impl Log {
     /// The thread cannot be started.
     pub fn start(to: impl Write + Send + 'static, colored: bool) -> io::Result<Self> {
         Self::reporting(to, colored, |dropped, _| {
-            tracing::error!("{dropped} lines of this log were dropped: nobody read it");
+            tracing::error!("{dropped} lines of this log were dropped: its reader did not keep up");
         })
     }
 

@@ -37,7 +37,7 @@ pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
     let program = std::env::current_exe().step("find our own program")?;
     let helpers = program
         .parent()
-        .ok_or_else(|| Error::failed("our own program lies nowhere"))?
+        .ok_or_else(|| Error::failed("cannot determine the directory of the cairn binary"))?
         .to_owned();
     let lookups = Lookups::new(program.clone(), config.path_timeout);
     let options = image_options(&config, &program, &lookups)?;

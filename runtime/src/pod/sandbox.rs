@@ -234,12 +234,14 @@ fn port_mapping(mapping: &cri::PortMapping) -> Result<PortMapping> {
         u16::try_from(value)
             .ok()
             .filter(|port| *port > 0)
-            .ok_or_else(|| Error::invalid(format!("port_mappings.{name}: {value} is no port")))
+            .ok_or_else(|| Error::invalid(format!("port_mappings.{name}: {value} must be 1-65535")))
     };
     let host_ip = match mapping.host_ip.as_str() {
         "" => None,
         text => Some(IpAddr::from_str(text).map_err(|_| {
-            Error::invalid(format!("port_mappings.host_ip: {text:?} is no address"))
+            Error::invalid(format!(
+                "port_mappings.host_ip: invalid IP address {text:?}"
+            ))
         })?),
     };
     Ok(PortMapping {

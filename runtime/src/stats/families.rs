@@ -112,7 +112,7 @@ pub(super) static FAMILIES: &[Family] = &[
         |c| c.on_device(|f| f.inodes)),
     container!("fs_limit_bytes", Gauge, "Size of the filesystem in bytes.", ["device"],
         |c| c.on_device(|f| f.size_bytes)),
-    container!("fs_usage_bytes", Gauge, "What the writable layer takes, in bytes.", ["device"],
+    container!("fs_usage_bytes", Gauge, "Size of the writable layer in bytes.", ["device"],
         |c| c.on_device(|_| c.layer.map_or(0, |layer| layer.used_bytes))),
     container!("fs_reads_bytes_total", Counter, "Bytes read from devices.", ["device"],
         |c| per_device(c, |d| d.read_bytes)),

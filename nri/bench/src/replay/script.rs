@@ -143,7 +143,7 @@ fn all(recording: &Recording) -> Vec<Script> {
         script.serves_beta = serves_beta;
         script.notes.extend(notes.iter().cloned());
         if script.env == Values::Redacted {
-            let note = "values of environment variables are redacted: what depends on them cannot be judged";
+            let note = "values of environment variables are redacted: calls that depend on them cannot be compared";
             script.notes.push(note.to_owned());
         }
         script

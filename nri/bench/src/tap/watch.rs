@@ -165,7 +165,7 @@ impl Seen {
 
     fn answered(&mut self, link: &mut LinkState, message: &Message, now: Instant) {
         let Some(call) = link.calls.remove(&message.stream) else {
-            let what = format!("an answer to call {}, which nobody made", message.stream);
+            let what = format!("an answer to call {}, which was never made", message.stream);
             return self.found(Rule::Garbage, what);
         };
         let Some(response) = message.response() else {

@@ -61,7 +61,7 @@ pub(super) const SILENT: [(&str, Behavior); 3] = [
 
 pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
-        Fast "G-11/undecodable-answer" "an answer that is no message fails nothing, and the next pod runs" undecodable;
+        Fast "G-11/undecodable-answer" "an undecodable answer fails nothing, and the next pod runs" undecodable;
         Slow "G-07/one-timeout-for-each-plugin" "two plugins that hang delay a call by two request timeouts" one_timeout_each;
         Slow "G-08/no-further-event" "a plugin that was late gets no further event" no_further_event;
         Slow "G-08/comes-back-and-is-synchronised" "it may connect again, and gets the list of all objects" comes_back;
@@ -288,7 +288,7 @@ async fn undecodable(s: &Stage) -> Checked {
     let ran = runs.await;
     asked.and(more)?;
     match ran {
-        Ok(ran) => ran.succeeds("RunPodSandbox, whose answer of one plugin is no message,"),
+        Ok(ran) => ran.succeeds("RunPodSandbox with an undecodable answer of one plugin"),
         Err(error) => miss("pods run on", error),
     }
 }

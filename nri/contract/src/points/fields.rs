@@ -177,7 +177,7 @@ async fn oci_hooks(s: &Stage) -> Checked {
         let has_id = state["id"].as_str().is_some_and(|id| !id.is_empty());
         that(
             has_id,
-            format!("the {name} hook is told the container's id"),
+            format!("the {name} hook gets the container's id"),
             state,
         )?;
     }

@@ -115,7 +115,7 @@ async fn none_twice(s: &Stage) -> Checked {
         let once: BTreeSet<&String> = known.iter().collect();
         that(
             known.len() == once.len(),
-            format!("{} is told of no container twice", plugin.id()),
+            format!("{} gets no container twice", plugin.id()),
             format!("{} of {}", known.len() - once.len(), all.len()),
         )?;
         that(

@@ -171,7 +171,7 @@ async fn exit_meanwhile(s: &Stage) -> Checked {
     restart(s).await?;
     let ended = ends.await;
     if !matches!(ended, Ok(Ok(()))) {
-        return miss("the container is told to end", format!("{ended:?}"));
+        return miss("the container gets its stop signal", format!("{ended:?}"));
     }
     let reported = ["StopContainer p/c"];
     let life = witness

@@ -16,7 +16,7 @@ pub(super) fn points() -> Vec<Point> {
     let mut points = points! {
         Fast "G-32/an-absent-one-fails-nothing" "a plugin with fail_request that has ended fails no request" absent;
         Slow "G-33/kept" "a plugin with keep_connected that is late stays, and gets the next event" kept;
-        Slow "G-33/kept-and-fails-the-request" "with both, a time-out fails the call and the plugin stays" kept_and_fails;
+        Slow "G-33/kept-and-fails-the-request" "with both, a timeout fails the call and the plugin stays" kept_and_fails;
         Fast "G-33/a-lost-one-is-not-kept" "keep_connected does not hold what is lost" lost;
     };
     for (event, class, _) in EVENTS {

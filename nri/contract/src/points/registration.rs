@@ -129,7 +129,7 @@ async fn gets_its_times(s: &Stage) -> Checked {
         !info.name.is_empty()
             && info.registration_timeout > Duration::ZERO
             && info.request_timeout > Duration::ZERO,
-        "a name and both time-outs",
+        "a name and both timeouts",
         format!("{info:?}"),
     )
 }

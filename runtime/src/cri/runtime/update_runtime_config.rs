@@ -12,7 +12,7 @@ pub fn update_runtime_config(
         .and_then(|config| config.network_config.as_ref())
         .map_or("", |network| network.pod_cidr.as_str());
     if !cidr.is_empty() {
-        tracing::info!(%cidr, "told the node's pod CIDR; the network configuration decides");
+        tracing::info!(%cidr, "received the node's pod CIDR; the network configuration decides");
     }
     cri::UpdateRuntimeConfigResponse {}
 }

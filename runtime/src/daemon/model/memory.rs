@@ -211,7 +211,7 @@ impl Machine for Memory {
 
     fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
-            self.fault(format!("abandoned, and nobody forced it: {sandbox}"));
+            self.fault(format!("abandoned without force: {sandbox}"));
             Ok(())
         })
     }

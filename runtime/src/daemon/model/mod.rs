@@ -270,7 +270,7 @@ impl World {
                 let had_ended = record.phase == ContainerPhase::Exited && !running.contains(&dir);
                 if had_ended && record.hooks.stop != Mark::Done {
                     self.memory
-                        .fault(format!("an exit that was not told: {}", container.id));
+                        .fault(format!("an exit that was not reported: {}", container.id));
                 }
             }
         }
@@ -317,7 +317,7 @@ impl World {
             }
             for id in instance.untold() {
                 self.memory
-                    .fault(format!("{}: never told of the end of {id}", instance.name));
+                    .fault(format!("{}: no event of the end of {id}", instance.name));
             }
         }
     }
