@@ -486,6 +486,44 @@ async fn device_nodes_outside_of_dev_are_made_inside_of_the_root_also_if_it_is_r
     }
 }
 
+#[tokio::test]
+async fn a_root_whose_dev_is_a_link_is_refused_and_changes_nothing_on_the_host() {
+    let mut ground = Ground::new().await;
+    let root = ground.root();
+    let victim = ground.dir.path().join("victim");
+    fs::create_dir(&victim).expect("a directory");
+    fs::write(victim.join("ptmx"), "the host's").expect("a file");
+    // Inside the root, `lo` is a link to a deeper directory. On the host it is a directory of sysfs,
+    // five below `/`: the same path leads to the root of a process there.
+    let deep = root.join("a/b/c/d/e/f");
+    let process = std::process::id();
+    let inside = format!("proc/{process}/root{}", victim.display());
+    for dir in [
+        &deep,
+        &root.join("a").join(&inside),
+        &root.join("sys/class/net"),
+    ] {
+        fs::create_dir_all(dir).expect("directories");
+    }
+    symlink("/a/b/c/d/e/f", root.join("sys/class/net/lo")).expect("a link");
+    let path = format!("../../../../sys/class/net/lo/../../../../../{inside}");
+    fs::remove_dir(root.join("dev")).expect("it is empty");
+    symlink(path, root.join("dev")).expect("a link");
+    let mut b = ground.container(&["true"]);
+    let mounts = b.spec["mounts"].as_array_mut().expect("mounts");
+    mounts.retain(|mount| mount["destination"] != "/dev/pts");
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert_eq!(names(&victim), ["ptmx"], "{error}");
+    assert_eq!(
+        fs::read_to_string(victim.join("ptmx")).expect("a file"),
+        "the host's"
+    );
+    assert!(
+        error.contains("/dev of the root must be a directory"),
+        "{error}"
+    );
+}
+
 struct Unmount(PathBuf);
 
 impl Drop for Unmount {

@@ -120,6 +120,7 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
+    place::check_devices(&plan.rootfs)?;
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let state = start_hooks::state(&plan.spec, &launch, &directory);
     let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;

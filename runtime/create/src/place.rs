@@ -21,7 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{DIRECTORY, Node, ROOT, STAGE, Staged};
+use crate::adjust::{DEVICES, DIRECTORY, Node, ROOT, STAGE, Staged};
 use crate::cgroup_view::{CgroupView, Hierarchies};
 use crate::idmap;
 use crate::proc_view::ProcView;
@@ -89,6 +89,18 @@ pub(crate) fn move_in(
             .map_err(|e| format!("enter the container's directory: {e}"))?;
     }
     Ok(made)
+}
+
+/// libcontainer makes links in `/dev` by its path outside of the container: a link of the image there
+/// would lead it to the host's files.
+pub(crate) fn check_devices(root: &Path) -> Result<(), String> {
+    let devices = root.join(&DEVICES[1..]);
+    match fs::symlink_metadata(&devices) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("{DEVICES} of the root must be a directory")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(format!("find {}: {e}", devices.display())),
+    }
 }
 
 /// No mount in this namespace propagates to the host from here on.

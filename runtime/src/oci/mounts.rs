@@ -265,6 +265,10 @@ pub(super) fn check_place(
         };
         return Err(with_link(why, destination, place));
     }
+    if place == "/dev" && destination != place {
+        let why = "the create helper would make links and devices in it".to_owned();
+        return Err(with_link(why, destination, place));
+    }
     Ok(())
 }
 
