@@ -255,6 +255,10 @@ async fn a_shared_mount_goes_out_to_the_host_and_the_container_sees_its_cgroups(
         b.cgroups.len()
     );
     has(&found, "memory");
+    assert!(
+        !found.iter().any(|l| l == "unified"),
+        "of a hybrid host: {found:?}"
+    );
     monitor.kill(9, true).await.expect("kill");
     monitor.wait().await;
     monitor.delete().await.expect("delete");
