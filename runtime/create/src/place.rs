@@ -116,8 +116,8 @@ fn enter(base: &Base<'_>) -> Result<(), String> {
     sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
     if let Base::Host = base {
         enslave().map_err(at("make our mounts slaves of the host's"))?;
-        let hidden = rustix::mount::unmount(STAGE, UnmountFlags::DETACH);
-        hidden.map_err(|e| format!("hide the host's cgroups: {e}"))?;
+        // libcgroups would look on the stage for the hierarchies that it covers.
+        while rustix::mount::unmount(STAGE, UnmountFlags::DETACH).is_ok() {}
     }
     mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))
 }

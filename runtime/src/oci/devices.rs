@@ -52,10 +52,12 @@ pub fn rule(
     rule
 }
 
-/// The rule that allows a node; a fifo needs none (NRI-704).
+/// The rule that allows a node; a fifo needs none (NRI-704). It always allows making the node: the
+/// create helper makes it in the container's cgroup, and another node gives the container no more.
 pub fn rule_for(node: &LinuxDevice, access: &str) -> Option<LinuxDeviceCgroup> {
     let (kind, major, minor) = (node.typ(), node.major(), node.minor());
-    (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), access))
+    let access = format!("{}m", access.replace('m', ""));
+    (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), &access))
 }
 
 /// Denies all devices, then allows those that every container has.
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!((node.file_mode(), node.gid()), (Some(0o660), Some(44)));
         assert_eq!(
             devices.rules.last().expect("a rule").to_string(),
-            "c 10:229 rw"
+            "c 10:229 rwm"
         );
     }
 

@@ -371,14 +371,29 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
 async fn devices_are_the_default_ones_and_those_given() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("devices").await;
+    let odd = daemon.path("odd");
+    let mut mknod = tokio::process::Command::new("mknod");
+    let made = mknod.arg(&odd).args(["c", "240", "11"]).status().await;
+    assert!(made.expect("mknod").success());
     let container = started(&pod, "c", |c| {
-        c.devices = vec![cri::Device {
-            container_path: "/dev/extra-null".into(),
-            host_path: "/dev/null".into(),
-            permissions: "rw".into(),
-        }];
+        let device = |at: &str, host: &str, permissions: &str| cri::Device {
+            container_path: at.into(),
+            host_path: host.into(),
+            permissions: permissions.into(),
+        };
+        let odd = odd.display().to_string();
+        c.devices = vec![
+            device("/dev/extra-null", "/dev/null", "rw"),
+            // As device plugins ask for it: without the permission to make the node.
+            device("/dev/odd", &odd, "r"),
+            device("/opt/vendor/odd", &odd, "r"),
+        ];
     })
     .await;
+    assert_eq!(
+        container.sh("stat -c %t:%T /dev/odd /opt/vendor/odd").await,
+        "f0:b\nf0:b"
+    );
     container.sh("for d in null zero full random urandom tty extra-null; do test -c /dev/$d || exit 1; done").await;
     container
         .sh("echo x > /dev/extra-null; head -c 4 /dev/zero > /dev/null")

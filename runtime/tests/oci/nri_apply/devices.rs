@@ -84,7 +84,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
     let strings = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         devices(vec![]),
-        (strings(&["/dev/fuse"]), strings(&["c 10:229 rw"]))
+        (strings(&["/dev/fuse"]), strings(&["c 10:229 rwm"]))
     );
     assert_eq!(
         devices(vec![
@@ -93,7 +93,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
         ]),
         (
             strings(&["/dev/fuse", "/dev/x", "/dev/p"]),
-            strings(&["c 10:229 rw", "b 8:1 rwm"])
+            strings(&["c 10:229 rwm", "b 8:1 rwm"])
         )
     );
     assert_eq!(
