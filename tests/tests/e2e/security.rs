@@ -334,9 +334,12 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
+async fn a_storage_driver_has_the_hosts_devices_and_mounts_for_other_containers() {
     let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("devices").await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("driver");
+    pod_security(&mut config).privileged = true;
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let devices = volume(&daemon, "devices");
     // As on a host: names of links and devices that are made in a container's own /dev.
     for name in ["mqueue", "pts", "shm"] {
@@ -344,12 +347,30 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
     }
     std::os::unix::fs::symlink("/proc/self/fd", devices.join("fd")).expect("a link");
     fs::write(devices.join("ptmx"), "the host's\n").expect("a file");
-    let container = started(&pod, "c", |c| {
-        c.mounts = vec![cri::Mount {
-            host_path: devices.display().to_string(),
-            container_path: "/dev".to_owned(),
-            ..Default::default()
-        }];
+    let volumes = volume(&daemon, "volumes").display().to_string();
+    for args in [
+        ["-t", "tmpfs", "tmpfs", &volumes].as_slice(),
+        &["--make-shared", &volumes],
+    ] {
+        let mounted = daemon.yard.command("mount").args(args).status().await;
+        assert!(mounted.expect("mount").success());
+    }
+    let mount = |from: &str, to: &str, propagation| cri::Mount {
+        host_path: from.to_owned(),
+        container_path: to.to_owned(),
+        propagation: i32::from(propagation),
+        ..Default::default()
+    };
+    use cri::MountPropagation::{
+        PropagationBidirectional, PropagationHostToContainer, PropagationPrivate,
+    };
+    let container = started(&pod, "driver", |c| {
+        security(c).privileged = true;
+        let devices = devices.display().to_string();
+        c.mounts = vec![
+            mount(&devices, "/dev", PropagationPrivate),
+            mount(&volumes, "/volumes", PropagationBidirectional),
+        ];
     })
     .await;
     let seen = "cat /dev/ptmx; ls /dev; grep -c ' /dev/shm ' /proc/mounts; ls /dev/pts";
@@ -358,12 +379,23 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
         container.sh(seen).await,
         format!("the host's\n{names}1\nptmx")
     );
+    fs::write(devices.join("new"), "").expect("a file");
+    container
+        .sh("test -e /dev/new && mkdir /volumes/one && mount -t tmpfs tmpfs /volumes/one && touch /volumes/one/file")
+        .await;
+    let other = started(&pod, "other", |c| {
+        c.mounts = vec![mount(&volumes, "/volumes", PropagationHostToContainer)];
+    })
+    .await;
+    assert_eq!(other.sh("ls /volumes/one").await, "file");
+    container.sh("umount /volumes/one").await;
+    assert_eq!(other.sh("ls /volumes/one").await, "");
     let mut left: Vec<_> = fs::read_dir(&devices)
         .expect("the directory")
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     left.sort();
-    assert_eq!(left, ["fd", "mqueue", "ptmx", "pts", "shm"]);
+    assert_eq!(left, ["fd", "mqueue", "new", "ptmx", "pts", "shm"]);
     pod.end().await;
 }
 
