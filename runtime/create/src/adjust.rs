@@ -249,7 +249,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>,
     linux.set_seccomp(None);
     linux.set_resources(None);
     linux.set_memory_policy(None);
-    // If libcontainer's cgroup code runs (host_mounts), it must move init to its present cgroup.
+    // If libcontainer's cgroup code finds a bound hierarchy, it must move init to its present cgroup.
     if let Some(path) = common_path(cgroups) {
         linux.set_cgroups_path(Some(path));
     }

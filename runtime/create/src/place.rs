@@ -4,7 +4,11 @@
 //! mounts below, `/dev`. So its cost, and that of libcontainer reading its mounts, is independent
 //! of the host's pods; and libcontainer's cgroup code finds no hierarchy to move processes in (a
 //! write to `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already). File systems of the
-//! host are opened before, as detached trees, and staged there for libcontainer to bind.
+//! host are opened before, as detached trees, and staged there for libcontainer to bind. For OCI
+//! hooks it is a copy of the host's namespace, without the cgroups.
+//!
+//! All its mounts are slaves of the host's, except requested shared ones: what libcontainer mounts
+//! on the others stays in the container.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
