@@ -7,7 +7,7 @@ use cairn_tests::{
     container::Container,
     cri::{self, security_profile::ProfileType},
     image::Image,
-    pod::{Pod, pod_security, security},
+    pod::{Pod, pod_namespaces, pod_security, security, user_namespace},
 };
 
 type Config = cri::ContainerConfig;
@@ -396,6 +396,36 @@ async fn a_storage_driver_has_the_hosts_devices_and_mounts_for_other_containers(
         .collect();
     left.sort();
     assert_eq!(left, ["fd", "mqueue", "new", "ptmx", "pts", "shm"]);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_user_namespace_gets_any_device_at_any_path_with_its_owner() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("mapped");
+    let options = pod_namespaces(&mut config);
+    options.userns_options = Some(user_namespace());
+    let options = options.clone();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let odd = daemon.path("odd");
+    let mut mknod = tokio::process::Command::new("mknod");
+    let made = mknod.arg(&odd).args(["c", "1", "5"]).status().await;
+    assert!(made.expect("mknod").success());
+    std::os::unix::fs::chown(&odd, Some(3), Some(4)).expect("ours");
+    let container = started(&pod, "c", |c| {
+        security(c).namespace_options = Some(options);
+        c.devices = ["/dev/odd", "/opt/vendor/odd"]
+            .map(|at| cri::Device {
+                container_path: at.to_owned(),
+                host_path: odd.display().to_string(),
+                permissions: "rw".to_owned(),
+            })
+            .into();
+    })
+    .await;
+    let look = "stat -c %t:%T:%u:%g /dev/odd /opt/vendor/odd; head -c 3 /opt/vendor/odd | wc -c";
+    assert_eq!(container.sh(look).await, "1:5:3:4\n1:5:3:4\n3");
     pod.end().await;
 }
 
