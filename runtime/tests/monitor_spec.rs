@@ -7,7 +7,8 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 
 use common::{Box, Ground, records};
 use serde_json::json;
@@ -254,12 +255,280 @@ async fn a_shared_mount_goes_out_to_the_host_and_the_container_sees_its_cgroups(
         b.cgroups.len()
     );
     has(&found, "memory");
+    assert!(
+        !found.iter().any(|l| l == "unified"),
+        "of a hybrid host: {found:?}"
+    );
     monitor.kill(9, true).await.expect("kill");
     monitor.wait().await;
     monitor.delete().await.expect("delete");
 }
 
-struct Unmount(std::path::PathBuf);
+/// A shared mount with a directory `below`.
+fn shared(ground: &Ground, name: &str) -> (PathBuf, Unmount) {
+    let dir = ground.dir.path().join(name);
+    fs::create_dir(&dir).expect("directory");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &dir, "tmpfs", flags, None).expect("we are root");
+    let unmount = Unmount(dir.clone());
+    rustix::mount::mount_change(&dir, rustix::mount::MountPropagationFlags::SHARED)
+        .expect("shared");
+    fs::create_dir(dir.join("below")).expect("directory");
+    (dir, unmount)
+}
+
+/// The mounts at and below `dir` in a mount table.
+fn mounts_at(table: &str, dir: &Path) -> Vec<String> {
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let found = points.filter(|point| Path::new(point).starts_with(dir));
+    found.map(str::to_owned).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<_> = names.map(|n| n.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn the_hosts_devices_at_dev_stay_as_they_are_beside_a_shared_mount_and_hooks() {
+    let mut ground = Ground::new().await;
+    // As on a host: names that libcontainer makes in a container's own /dev.
+    let (devices, _unmount) = shared(&ground, "devices");
+    fs::create_dir(devices.join("pts")).expect("a directory");
+    symlink("/proc/self/fd", devices.join("fd")).expect("a link");
+    fs::write(devices.join("ptmx"), "the host's\n").expect("a file");
+    let (volume, _unmount) = shared(&ground, "volume");
+    let seen_by_hook = ground.dir.path().join("seen");
+    let look = format!(
+        "(readlink /proc/self/ns/mnt; cat /proc/self/mountinfo) > {}; ls {}",
+        seen_by_hook.display(),
+        volume.display()
+    );
+    let hook = |text: &str| json!([{"path": "/bin/sh", "args": ["sh", "-c", text]}]);
+    let before = names(&devices);
+    for (is_shared, has_hooks, fails) in [
+        (true, false, false),
+        (false, true, false),
+        (true, true, false),
+        (true, true, true),
+    ] {
+        let mut b = ground.container(&[
+            "sh",
+            "-c",
+            "cat /dev/ptmx; mount -t tmpfs none /vol/below; echo mounted; sleep 100",
+        ]);
+        let caps = json!(["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]);
+        b.spec["process"]["capabilities"] =
+            json!({"bounding": caps, "effective": caps, "permitted": caps});
+        let mounts = b.spec["mounts"].as_array_mut().expect("mounts");
+        mounts[1] = json!({
+            "destination": "/dev", "type": "bind", "source": devices, "options": ["rbind", "rprivate"]
+        });
+        let propagation = if is_shared { "rshared" } else { "rprivate" };
+        mounts.push(json!({
+            "destination": "/vol", "type": "bind", "source": volume, "options": ["rbind", propagation]
+        }));
+        if is_shared {
+            b.spec["linux"]["rootfsPropagation"] = "rshared".into();
+        }
+        if has_hooks {
+            let last = if fails { "exit 3" } else { "ls /dev/null" };
+            b.spec["hooks"] = json!({"createRuntime": hook(&look), "createContainer": hook(last)});
+        }
+        match ground.launch(&b).await {
+            Ok(monitor) => {
+                monitor.start().await.expect("start");
+                common::until("it has mounted", || {
+                    fs::read_to_string(&b.log).is_ok_and(|l| l.contains("mounted"))
+                })
+                .await;
+                has(
+                    &lines(&fs::read_to_string(&b.log).expect("log")),
+                    "the host's",
+                );
+                fs::write(devices.join("new"), "").expect("a file");
+                let new = monitor.exec_sync(b.exec(&["ls", "/dev/new"])).await;
+                assert_eq!(new.expect("exec").code, 0, "a new device is seen");
+                fs::remove_file(devices.join("new")).expect("removed");
+                monitor.kill(9, true).await.expect("kill");
+                monitor.wait().await;
+                monitor.delete().await.expect("delete");
+            }
+            Err(e) => assert!(fails && e.to_string().contains("NonZeroExitCode(3)"), "{e}"),
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        assert_eq!(names(&devices), before);
+        assert_eq!(mounts_at(&table, &devices).len(), 1, "{table}");
+        let propagated = mounts_at(&table, &volume.join("below")).len();
+        assert_eq!(propagated, usize::from(is_shared && !fails), "{table}");
+        if propagated == 1 {
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            rustix::mount::unmount(volume.join("below"), flags).expect("unmount");
+        }
+        if has_hooks {
+            let seen = fs::read_to_string(&seen_by_hook).expect("the hook ran");
+            let ours = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+            assert_eq!(
+                seen.lines().next(),
+                ours.to_str(),
+                "the hook is on the host"
+            );
+            assert_eq!(mounts_at(&seen, &devices).len(), 1, "{seen}");
+            fs::remove_file(&seen_by_hook).expect("removed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shared_bind_at_dev_is_refused() {
+    let mut ground = Ground::new().await;
+    let (devices, _unmount) = shared(&ground, "devices");
+    let mut b = ground.container(&["true"]);
+    b.spec["mounts"].as_array_mut().expect("mounts")[1] = json!({
+        "destination": "/dev", "type": "bind", "source": devices, "options": ["rbind", "rshared"]
+    });
+    b.spec["linux"]["rootfsPropagation"] = "rshared".into();
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert!(error.contains("mount /dev: it cannot be shared"), "{error}");
+    assert_eq!(names(&devices), ["below"]);
+}
+
+#[tokio::test]
+async fn hooks_run_beside_an_idmapped_volume_of_a_user_namespace() {
+    let mut ground = Ground::new().await;
+    let mut b = ground.container(&["stat", "-c", "%u", "/tmp"]);
+    in_user_namespace(&ground, &mut b);
+    let volume = ground.dir.path().join("volume");
+    fs::create_dir(&volume).expect("volume");
+    let map = b.spec["linux"]["uidMappings"].clone();
+    b.spec["mounts"]
+        .as_array_mut()
+        .expect("mounts")
+        .push(json!({
+            "destination": "/tmp", "type": "bind", "source": volume, "options": ["rbind"],
+            "uidMappings": map, "gidMappings": map
+        }));
+    let mark = ground.dir.path().join("mark");
+    let hook = |text: &str| json!([{"path": "/bin/sh", "args": ["sh", "-c", text]}]);
+    // The root is at the host's path, with the mounts.
+    let inside = format!("test $(stat -c %u {}/tmp) = 0", ground.root().display());
+    b.spec["hooks"] = json!({
+        "createRuntime": hook(&format!("touch {}", mark.display())),
+        "createContainer": hook(&inside)
+    });
+    assert_eq!(lines(&ground.run(&b).await), ["0"]);
+    assert!(mark.exists());
+}
+
+#[tokio::test]
+async fn binds_of_the_hosts_cgroups_leave_the_container_in_its_own() {
+    let mut ground = Ground::new().await;
+    for source in ["/", "/sys", "/sys/fs/cgroup"] {
+        let look = "cat /proc/self/cgroup; grep -c ' /tmp.* - cgroup' /proc/self/mountinfo";
+        let mut b = ground.container(&["sh", "-c", look]);
+        b.spec["mounts"].as_array_mut().expect("mounts").push(json!({
+            "destination": "/tmp", "type": "bind", "source": source, "options": ["rbind", "rslave"]
+        }));
+        let found = lines(&ground.run(&b).await);
+        let own = |l: &&String| l.ends_with(&format!("/{}", b.id));
+        assert_eq!(
+            found.iter().filter(own).count(),
+            b.cgroups.len(),
+            "{found:?}"
+        );
+        let bound = found.last().and_then(|n| n.parse::<usize>().ok());
+        assert!(bound >= Some(b.cgroups.len()), "{source}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn device_nodes_outside_of_dev_are_made_inside_of_the_root_also_if_it_is_read_only() {
+    for is_mapped in [false, true] {
+        let mut ground = Ground::new().await;
+        let look = "stat -c '%F %a %u %g' /srv/a/zero /opt/pipe /dev/shm/full; head -c 3 /srv/a/zero | wc -c; \
+             touch /srv/x";
+        let mut b = ground.container(&["sh", "-c", look]);
+        if is_mapped {
+            in_user_namespace(&ground, &mut b);
+        }
+        // A link of an image that leads out of its root if it is followed from outside.
+        let link = ground.root().join("linked");
+        symlink("../../../../../srv", link).expect("a link");
+        let shm = ground.dir.path().join("shm");
+        let owner = if is_mapped { 100_000 } else { 0 };
+        for dir in [&shm, &ground.root().join("srv"), &ground.root().join("opt")] {
+            fs::create_dir(dir).expect("a directory");
+            chown(dir, Some(owner), Some(owner)).expect("we are root");
+        }
+        b.spec["mounts"]
+            .as_array_mut()
+            .expect("mounts")
+            .push(json!({
+                "destination": "/dev/shm", "type": "bind", "source": shm, "options": ["rbind"]
+            }));
+        b.spec["root"]["readonly"] = true.into();
+        let node = |path: &str, kind: &str, minor: u32| json!({"path": path, "type": kind, "major": 1, "minor": minor, "fileMode": 0o644, "uid": 7, "gid": 8});
+        b.spec["linux"]["devices"] = json!([
+            node("/linked/a/zero", "c", 5),
+            node("/opt/pipe", "p", 0),
+            node("/dev/shm/full", "c", 7),
+        ]);
+        let found = lines(&ground.run(&b).await);
+        let wanted = [
+            "character special file 644 7 8",
+            "fifo 644 7 8",
+            "character special file 644 7 8",
+            "3",
+        ];
+        assert_eq!(&found[..4], wanted, "{found:?}");
+        has(&found, "touch: /srv/x: Read-only file system");
+        assert!(!Path::new("/srv/a").exists(), "the host's");
+        assert_eq!(fs::metadata(shm.join("full")).expect("a target").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_root_whose_dev_is_a_link_is_refused_and_changes_nothing_on_the_host() {
+    let mut ground = Ground::new().await;
+    let root = ground.root();
+    let victim = ground.dir.path().join("victim");
+    fs::create_dir(&victim).expect("a directory");
+    fs::write(victim.join("ptmx"), "the host's").expect("a file");
+    // Inside the root, `lo` is a link to a deeper directory. On the host it is a directory of sysfs,
+    // five below `/`: the same path leads to the root of a process there.
+    let deep = root.join("a/b/c/d/e/f");
+    let process = std::process::id();
+    let inside = format!("proc/{process}/root{}", victim.display());
+    for dir in [
+        &deep,
+        &root.join("a").join(&inside),
+        &root.join("sys/class/net"),
+    ] {
+        fs::create_dir_all(dir).expect("directories");
+    }
+    symlink("/a/b/c/d/e/f", root.join("sys/class/net/lo")).expect("a link");
+    let path = format!("../../../../sys/class/net/lo/../../../../../{inside}");
+    fs::remove_dir(root.join("dev")).expect("it is empty");
+    symlink(path, root.join("dev")).expect("a link");
+    let mut b = ground.container(&["true"]);
+    let mounts = b.spec["mounts"].as_array_mut().expect("mounts");
+    mounts.retain(|mount| mount["destination"] != "/dev/pts");
+    let error = ground.launch(&b).await.err().expect("refused").to_string();
+    assert_eq!(names(&victim), ["ptmx"], "{error}");
+    assert_eq!(
+        fs::read_to_string(victim.join("ptmx")).expect("a file"),
+        "the host's"
+    );
+    assert!(
+        error.contains("/dev of the root must be a directory"),
+        "{error}"
+    );
+}
+
+struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {

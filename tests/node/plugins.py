@@ -463,8 +463,8 @@ def restart(plugin):
         for pid in procs.read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-    # The monitors see their containers end.
-    time.sleep(2)
+    monitors = [launch.parent for launch in pathlib.Path(node.state).rglob("launch")]
+    until(30, "every monitor has recorded the end of its container", lambda: all((monitor / "exit").exists() for monitor in monitors))
     for at in reversed([line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]):
         if at.startswith((f"{node.state}/", f"{node.netns}/", f"{node.root}/", f"{node.work}/kubelet/")):
             run("umount", "-l", at, check=False)

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use cairn_monitor::record::CgroupDir;
 use oci_spec::runtime::{
-    LinuxIdMapping, LinuxNamespace, LinuxNamespaceType as Ns, Mount, ProcessBuilder, Spec,
-    UserBuilder,
+    LinuxDeviceType, LinuxIdMapping, LinuxNamespace, LinuxNamespaceType as Ns, Mount,
+    ProcessBuilder, Spec, UserBuilder,
 };
 
 use crate::{
@@ -35,7 +35,22 @@ pub(crate) struct Staged {
     pub(crate) source: PathBuf,
     pub(crate) destination: PathBuf,
     pub(crate) recursive: bool,
+    /// Mounts below it propagate to the host.
+    pub(crate) shared: bool,
     pub(crate) shifted: Option<Owners>,
+}
+
+/// A device node that is made on the stage; libcontainer binds it from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) at: PathBuf,
+    pub(crate) destination: PathBuf,
+    pub(crate) kind: LinuxDeviceType,
+    pub(crate) numbers: (i64, i64),
+    pub(crate) mode: u32,
+    /// Ids of the host.
+    pub(crate) owner: (u32, u32),
+    pub(crate) label: Option<String>,
 }
 
 /// The ids that its files appear to have.
@@ -54,6 +69,7 @@ pub(crate) struct Plan {
     /// The mount point of message queues, and their SELinux label.
     pub(crate) queues: Option<(PathBuf, String)>,
     pub(crate) stage: Vec<Staged>,
+    pub(crate) nodes: Vec<Node>,
     /// A tmpfs is on the bound [`DEVICES`], for init to remove.
     pub(crate) covered: bool,
     pub(crate) cgroup_view: Option<CgroupView>,
@@ -62,10 +78,9 @@ pub(crate) struct Plan {
     pub(crate) procs: Vec<ProcView>,
     /// Only with `join`: libcontainer's init would look for sysctls at a missing `/proc`.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// Stay in the host's mount namespace, slower by libcontainer's cgroup code and the host's
-    /// mounts: for OCI hooks that run there, shared mounts, and binds with the host's cgroups
-    /// without shifted owners, which need the stage.
-    pub(crate) host_mounts: bool,
+    /// OCI hooks run beside the container. They find their programs and the container's root by the
+    /// host's paths.
+    pub(crate) hooks: bool,
 }
 
 /// The stage: a tmpfs instead of the hierarchies, where libcgroups expects one.
@@ -75,6 +90,15 @@ pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
 /// Where libcontainer makes devices and links.
 pub(crate) const DEVICES: &str = "/dev";
+/// The devices that it makes in every container; in a user namespace it binds the host's.
+const ALWAYS: [&str; 6] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/random",
+];
 
 pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
@@ -86,7 +110,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     if !root.is_absolute() {
         return Err(format!("root {} must be absolute", root.display()));
     }
-    let host_mounts = needs_host_mounts(&spec);
+    let hooks = has_hooks(&spec);
     strip_process(&mut spec)?;
     let label = strip_linux(&mut spec, cgroups)?;
     strip_names(&mut spec);
@@ -97,12 +121,13 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         propagation: Vec::new(),
         queues: None,
         stage: Vec::new(),
+        nodes: Vec::new(),
         covered: false,
         cgroup_view: None,
         join,
         procs: Vec::new(),
         sysctls: Vec::new(),
-        host_mounts,
+        hooks,
     };
     if plan.join.is_some() {
         plan.take_sysctls();
@@ -113,11 +138,7 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         plan.mount(mount, cgroups, &mut kept)?;
     }
     plan.covered = cover_devices(&mut kept);
-    if plan.covered && host_mounts {
-        return Err(format!(
-            "a bind at {DEVICES} together with OCI hooks or a shared mount is not supported"
-        ));
-    }
+    plan.take_nodes(&mut kept, label.as_deref());
     if let Some(label) = label {
         kept.iter_mut().for_each(|mount| set_label(mount, &label));
         // Without an IPC namespace the queues are the host's.
@@ -130,45 +151,28 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     if let Some(linux) = plan.spec.linux_mut() {
         proc_view::cover(&mut plan.procs, linux);
     }
-    if !host_mounts {
+    if !hooks {
         let at = Path::new(STAGE).join(ROOT);
         plan.spec.set_root(plan.spec.root().clone().map(|mut root| {
             root.set_path(at);
             root
         }));
-    } else if !plan.stage.is_empty() {
-        return Err(
-            "an idmapped mount together with OCI hooks or a shared mount is not supported"
-                .to_owned(),
-        );
     }
     Ok(plan)
 }
 
-fn needs_host_mounts(spec: &Spec) -> bool {
-    let hooks = spec.hooks().as_ref().is_some_and(|h| {
+fn has_hooks(spec: &Spec) -> bool {
+    spec.hooks().as_ref().is_some_and(|h| {
         let lists = [h.prestart(), h.create_runtime(), h.create_container()];
         lists
             .iter()
             .any(|l| l.as_ref().is_some_and(|l| !l.is_empty()))
-    });
-    let mounts = || spec.mounts().iter().flatten();
-    let has = |m: &Mount, words: &[&str]| options(m).iter().any(|o| words.contains(&o.as_str()));
-    let shifted = mounts().any(|m| {
-        has(m, &["idmap", "ridmap"]) || m.uid_mappings().iter().flatten().next().is_some()
-    });
-    let not_cgroup = |m: &&Mount| m.typ().as_deref() != Some("cgroup");
-    let reaching = mounts().filter(not_cgroup).any(|m| {
-        let source = m.source().as_deref().unwrap_or(Path::new(""));
-        let covers = Path::new(STAGE).starts_with(source) && source.is_absolute();
-        has(m, &["shared", "rshared"]) || !shifted && (covers || source.starts_with(STAGE))
-    });
-    hooks || reaching
+    })
 }
 
 /// Covers a bind at `/dev`, such as the host's, by a tmpfs: libcontainer makes its links and devices
-/// in the topmost mount there. Returns whether it did. Mounts of ours must be slaves of the host's,
-/// where the tmpfs would appear otherwise.
+/// in the topmost mount there. Returns whether it did. The tmpfs does not propagate to the host: the
+/// bind is a slave of the host's mount, since a shared one is refused.
 fn cover_devices(mounts: &mut Vec<Mount>) -> bool {
     let bound = |m: &Mount| m.destination() == Path::new(DEVICES) && is_bind(m);
     if !mounts.iter().any(bound) {
@@ -182,6 +186,15 @@ fn cover_devices(mounts: &mut Vec<Mount>) -> bool {
     cover.set_options(Some(options.map(str::to_owned).to_vec()));
     mounts.push(cover);
     true
+}
+
+fn bind_of(source: &Path, destination: &Path) -> Mount {
+    let mut mount = Mount::default();
+    mount.set_destination(destination.into());
+    mount.set_typ(Some("bind".to_owned()));
+    mount.set_source(Some(source.into()));
+    mount.set_options(Some(vec!["bind".to_owned()]));
+    mount
 }
 
 fn is_bind(mount: &Mount) -> bool {
@@ -236,7 +249,7 @@ fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>,
     linux.set_seccomp(None);
     linux.set_resources(None);
     linux.set_memory_policy(None);
-    // If libcontainer's cgroup code runs (host_mounts), it must move init to its present cgroup.
+    // If libcontainer's cgroup code finds a bound hierarchy, it must move init to its present cgroup.
     if let Some(path) = common_path(cgroups) {
         linux.set_cgroups_path(Some(path));
     }
@@ -290,7 +303,66 @@ fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {
     namespaces.remove(at).path().clone()
 }
 
+/// The host's id of a container's id; an id without one belongs to the host's root.
+fn on_host(id: u32, maps: &[LinuxIdMapping]) -> u32 {
+    let mut found = maps.iter().filter_map(|map| {
+        let offset = id.checked_sub(map.container_id())?;
+        (offset < map.size()).then(|| map.host_id().checked_add(offset))?
+    });
+    found.next().unwrap_or(0)
+}
+
 impl Plan {
+    /// Takes the nodes that libcontainer would not make, or not safely: those outside of `/dev`; in
+    /// a user namespace, where it binds the host's node of the same path; and those in another mount
+    /// below `/dev`, where other containers may swap directories for links meanwhile. A bind at
+    /// `/dev` has its own nodes.
+    fn take_nodes(&mut self, mounts: &mut Vec<Mount>, label: Option<&str>) {
+        let mapped = has_namespace(&self.spec, Ns::User);
+        let Some(linux) = self.spec.linux_mut() else {
+            return;
+        };
+        let devices = linux.devices_mut().take().unwrap_or_default();
+        let within = |mount: &Mount, path: &Path| {
+            mount.destination() != Path::new(DEVICES) && path.starts_with(mount.destination())
+        };
+        let maps = |maps: &Option<Vec<LinuxIdMapping>>, id: Option<u32>| match maps {
+            Some(maps) if mapped => on_host(id.unwrap_or(0), maps),
+            _ => id.unwrap_or(0),
+        };
+        let mut left = Vec::new();
+        let mut binds = Vec::new();
+        for device in devices {
+            let path = device.path();
+            let is_below = path.starts_with(DEVICES);
+            if is_below && self.covered {
+                continue;
+            }
+            let is_default = mapped && ALWAYS.iter().any(|name| path == Path::new(name));
+            let staged = !is_below || mapped || mounts.iter().any(|mount| within(mount, path));
+            if is_default || !staged {
+                left.push(device);
+                continue;
+            }
+            let at = Path::new(STAGE).join(format!("n{}", self.nodes.len()));
+            binds.push(bind_of(&at, path));
+            self.nodes.push(Node {
+                at,
+                destination: path.clone(),
+                kind: device.typ(),
+                numbers: (device.major(), device.minor()),
+                mode: device.file_mode().unwrap_or(0o666) & 0o7777,
+                owner: (
+                    maps(linux.uid_mappings(), device.uid()),
+                    maps(linux.gid_mappings(), device.gid()),
+                ),
+                label: label.map(str::to_owned),
+            });
+        }
+        linux.set_devices(Some(left));
+        mounts.extend(binds);
+    }
+
     fn take_sysctls(&mut self) {
         if let Some(linux) = self.spec.linux_mut() {
             self.sysctls
@@ -324,6 +396,11 @@ impl Plan {
             });
             options.retain(|o| propagation(o).is_none());
         }
+        let shared = flags & libc::MS_SHARED != 0;
+        if shared && destination == Path::new(DEVICES) {
+            // The container's own mounts below, such as its shm, would appear on the host.
+            return Err(format!("mount {DEVICES}: it cannot be shared"));
+        }
         if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) {
             self.cgroup_view = cgroup_view(&destination, &options, cgroups);
             return Ok(());
@@ -339,10 +416,10 @@ impl Plan {
         }
         let shifted = self.owners(&mut mount, &mut options)?;
         if let Some((recursive, owners)) = shifted {
-            self.stage(&mut mount, recursive, Some(owners));
-        } else if is_bind(&mount) && !self.host_mounts {
+            self.stage(&mut mount, recursive, shared, Some(owners));
+        } else if is_bind(&mount) {
             let recursive = options.iter().any(|o| o == "rbind");
-            self.stage(&mut mount, recursive, None);
+            self.stage(&mut mount, recursive, shared, None);
         }
         mount.set_options(Some(options));
         kept.push(mount);
@@ -383,13 +460,14 @@ impl Plan {
         Ok(Some((recursive, Owners { uids, gids })))
     }
 
-    fn stage(&mut self, mount: &mut Mount, recursive: bool, shifted: Option<Owners>) {
+    fn stage(&mut self, mount: &mut Mount, recursive: bool, shared: bool, shifted: Option<Owners>) {
         let at = self.place();
         self.stage.push(Staged {
             at: at.clone(),
             source: mount.source().clone().unwrap_or_default(),
             destination: mount.destination().clone(),
             recursive,
+            shared,
             shifted,
         });
         mount.set_source(Some(at));
@@ -403,9 +481,66 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::LinuxIdMapping;
+    use serde_json::json;
 
     use super::*;
+
+    /// The staged nodes with their owner on the host, and those left to libcontainer.
+    fn nodes(mapped: bool, bound: bool) -> (Vec<(String, u32)>, Vec<String>) {
+        let devices = ["/dev/null", "/dev/x", "/dev/shm/x", "/opt/x"]
+            .map(|path| json!({"path": path, "type": "c", "major": 1, "minor": 3, "uid": 7}));
+        let spec = json!({
+            "ociVersion": "1.2.0",
+            "root": {"path": "/root"},
+            "process": {"cwd": "/", "args": ["true"], "user": {"uid": 0, "gid": 0}},
+            "mounts": [
+                {"destination": "/dev", "type": if bound { "bind" } else { "tmpfs" }, "source": "/x"},
+                {"destination": "/dev/shm", "type": "bind", "source": "/shm"},
+            ],
+            "linux": {
+                "cgroupsPath": "/c",
+                "namespaces": if mapped { json!([{"type": "user"}]) } else { json!([]) },
+                "uidMappings": [{"containerID": 0, "hostID": 100_000, "size": 10}],
+                "devices": devices,
+            },
+        });
+        let spec = serde_json::from_value(spec).expect("a spec");
+        let plan = plan(spec, &[]).expect("a plan");
+        let made = plan.nodes.iter();
+        let made = made.map(|node| (node.destination.display().to_string(), node.owner.0));
+        let left = plan.spec.linux().iter().flat_map(|linux| linux.devices());
+        let left = left
+            .flatten()
+            .map(|device| device.path().display().to_string());
+        (made.collect(), left.collect())
+    }
+
+    #[test]
+    fn nodes_are_staged_where_libcontainer_does_not_make_them_or_not_safely() {
+        let of = |paths: &[&str], owner| -> Vec<_> {
+            paths
+                .iter()
+                .map(|path| ((*path).to_owned(), owner))
+                .collect()
+        };
+        let words = |paths: &[&str]| -> Vec<_> { paths.iter().map(|p| (*p).to_owned()).collect() };
+        assert_eq!(
+            nodes(false, false),
+            (
+                of(&["/dev/shm/x", "/opt/x"], 7),
+                words(&["/dev/null", "/dev/x"])
+            )
+        );
+        assert_eq!(
+            nodes(true, false),
+            (
+                of(&["/dev/x", "/dev/shm/x", "/opt/x"], 100_007),
+                words(&["/dev/null"])
+            )
+        );
+        assert_eq!(nodes(false, true), (of(&["/opt/x"], 7), Vec::new()));
+        assert_eq!(nodes(true, true), (of(&["/opt/x"], 100_007), Vec::new()));
+    }
 
     fn mount(source: &str, words: &[&str], shifted: bool) -> Mount {
         let mut mount = Mount::default();
@@ -437,30 +572,5 @@ mod tests {
         ];
         assert!(!cover_devices(&mut own));
         assert_eq!(own.len(), 2);
-    }
-
-    #[test]
-    fn a_bind_of_the_hosts_cgroups_is_staged_only_beside_a_mount_with_shifted_owners() {
-        let needs = |mounts: &[Mount]| {
-            let mut spec = Spec::default();
-            spec.set_mounts(Some(mounts.to_vec()));
-            needs_host_mounts(&spec)
-        };
-        let volume = mount("/volume", &["rbind"], true);
-        for source in ["/", "/sys", STAGE, "/sys/fs/cgroup/memory"] {
-            let host = mount(source, &["rbind"], false);
-            assert!(needs(std::slice::from_ref(&host)), "{source}");
-            assert!(!needs(&[host, volume.clone()]), "{source}");
-        }
-        assert!(!needs(&[mount("/sys/kernel", &["rbind"], false)]));
-        assert!(!needs(&[mount("relative", &["rbind"], false)]));
-        for words in [["rbind", "shared"], ["bind", "rshared"]] {
-            assert!(needs(&[mount("/volume", &words, false)]));
-            assert!(needs(&[mount("/volume", &words, true)]));
-        }
-        assert!(!needs(&[
-            mount("/volume", &["idmap"], false),
-            mount("/sys", &["rbind"], false)
-        ]));
     }
 }

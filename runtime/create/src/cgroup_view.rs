@@ -34,8 +34,10 @@ pub(crate) fn cgroup_view(
     let hierarchies = if only_v2 {
         Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
     } else {
+        // As runc does: on a hybrid host programs find v1 alone.
         let directories = cgroups
             .iter()
+            .filter(|c| !c.unified())
             .map(|c| (directory_name(c), PathBuf::from(&c.path)));
         let directories: Vec<(String, PathBuf)> = directories.collect();
         let several = directories.iter().filter(|(name, _)| name.contains(','));
@@ -57,9 +59,6 @@ pub(crate) fn cgroup_view(
 
 /// The name below /sys/fs/cgroup in the container.
 fn directory_name(dir: &CgroupDir) -> String {
-    if dir.unified() {
-        return "unified".to_owned();
-    }
     dir.controller
         .strip_prefix("name=")
         .unwrap_or(&dir.controller)

@@ -51,7 +51,7 @@ use crate::adjust::{DIRECTORY, STAGE};
 use crate::birth::Birth;
 use crate::host_proc::HostProc;
 use crate::init::{Init, Ready};
-use crate::place::Views;
+use crate::place::{Base, Views};
 
 fn main() -> std::process::ExitCode {
     // A container that sees us in its pid namespace may execute our image (`/proc/<pid>/exe`),
@@ -120,10 +120,11 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
+    place::check_devices(&plan.rootfs)?;
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let state = start_hooks::state(&plan.spec, &launch, &directory);
     let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;
-    relay::install(&mut plan.spec, &directory);
+    relay::install(&mut plan.spec, &directory)?;
     place::open_namespaces(&mut plan.spec)?;
     let joined = plan.join.as_deref();
     let joined = joined
@@ -135,12 +136,13 @@ fn create() -> Result<i32, String> {
         procs: plan.procs.iter().zip(procfs).collect(),
     };
     let mounts = inherited::take_mounts();
-    let (trees, directory) = if plan.host_mounts {
-        (place::trees(&mounts, views)?, directory)
+    let (base, directory) = if plan.hooks {
+        (Base::Host, directory)
     } else {
-        let trees = place::move_in(&mounts, &plan.rootfs, &plan.stage, views)?;
-        (trees, Path::new(STAGE).join(DIRECTORY))
+        let directory = Path::new(STAGE).join(DIRECTORY);
+        (Base::Bare(&mounts, &plan.rootfs), directory)
     };
+    let trees = place::move_in(&base, &plan.stage, &plan.nodes, views)?;
     drop(mounts);
     let birth = namespace.map(|namespace| Birth::new(namespace, plan.sysctls, launch.tty));
     let tail = Tail::new(process, filter.as_ref())?;

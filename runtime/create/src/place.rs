@@ -4,7 +4,11 @@
 //! mounts below, `/dev`. So its cost, and that of libcontainer reading its mounts, is independent
 //! of the host's pods; and libcontainer's cgroup code finds no hierarchy to move processes in (a
 //! write to `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already). File systems of the
-//! host are opened before, as detached trees, and staged there for libcontainer to bind.
+//! host are opened before, as detached trees, and staged there for libcontainer to bind. For OCI
+//! hooks it is a copy of the host's namespace, without the cgroups.
+//!
+//! All its mounts are slaves of the host's, except requested shared ones: what libcontainer mounts
+//! on the others stays in the container.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -16,12 +20,12 @@ use std::path::{Path, PathBuf};
 use cairn_monitor::mount_tree::{self, Attributes, SEALED};
 use cairn_monitor::rooted;
 use cairn_monitor::sys;
-use oci_spec::runtime::Spec;
-use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+use oci_spec::runtime::{LinuxDeviceType, Spec};
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{DIRECTORY, ROOT, STAGE, Staged};
+use crate::adjust::{DEVICES, DIRECTORY, Node, ROOT, STAGE, Staged};
 use crate::cgroup_view::{CgroupView, Hierarchies};
 use crate::idmap;
 use crate::proc_view::ProcView;
@@ -43,35 +47,87 @@ pub(crate) struct Views<'a> {
 /// Detached trees and their mount points.
 pub(crate) type Trees = Vec<(OwnedFd, PathBuf)>;
 
+/// The mount namespace that is copied.
+pub(crate) enum Base<'a> {
+    /// The daemon's bare one. The root of the container and its directory are staged.
+    Bare(&'a OwnedFd, &'a Path),
+    /// The host's, without its cgroups.
+    Host,
+}
+
 /// Moves from the host's mount namespace to a new one with the staged mounts; the working directory
-/// stays the same. Restrictions on the file system of `root` do not apply there.
+/// stays the same. Restrictions on the file system of a staged root do not apply there.
 pub(crate) fn move_in(
-    mounts: &OwnedFd,
-    root: &Path,
+    base: &Base<'_>,
     stage: &[Staged],
+    nodes: &[Node],
     views: Views<'_>,
 ) -> Result<Trees, String> {
-    let root = unrestricted(root).map_err(|e| format!("bind the root {}: {e}", root.display()))?;
     let trees = stage.iter().map(open).collect::<Result<Vec<_>, String>>()?;
-    let directory = mount_tree::copy(Path::new("."), false)
-        .map_err(|e| format!("bind the container's directory: {e}"))?;
-    let made = assemble_in(mounts, views)?;
-    let fixed = [(ROOT, &root), (DIRECTORY, &directory)];
-    let fixed = fixed.map(|(name, tree)| (Path::new(STAGE).join(name), tree));
-    let staged = stage.iter().map(|staged| staged.at.clone()).zip(&trees);
-    for (at, tree) in staged.chain(fixed) {
-        place_tree(&at, tree)?;
+    let mut own = Vec::new();
+    if let Base::Bare(_, root) = base {
+        let root =
+            unrestricted(root).map_err(|e| format!("bind the root {}: {e}", root.display()))?;
+        let directory = mount_tree::copy(Path::new("."), false)
+            .map_err(|e| format!("bind the container's directory: {e}"))?;
+        own = vec![(ROOT, root), (DIRECTORY, directory)];
     }
-    // Mounts in the container must not propagate to the host.
-    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
-        .map_err(|e| format!("make our mounts slaves of the host's: {e}"))?;
-    std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
-        .map_err(|e| format!("enter the container's directory: {e}"))?;
+    let made = assemble_in(base, views)?;
+    for (name, tree) in &own {
+        place_tree(&Path::new(STAGE).join(name), tree)?;
+    }
+    for node in nodes {
+        make_node(node)
+            .map_err(|e| format!("make device node {}: {e}", node.destination.display()))?;
+    }
+    let (shared, apart): (Vec<_>, Vec<_>) = stage.iter().zip(&trees).partition(|(s, _)| s.shared);
+    for (staged, tree) in apart {
+        place_tree(&staged.at, tree)?;
+    }
+    enslave().map_err(|e| format!("make our mounts slaves of the host's: {e}"))?;
+    for (staged, tree) in shared {
+        place_tree(&staged.at, tree)?;
+    }
+    if !own.is_empty() {
+        std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
+            .map_err(|e| format!("enter the container's directory: {e}"))?;
+    }
     Ok(made)
 }
 
-/// Assembles the views in a copy of `mounts` with an empty stage. The process stays in that copy.
-fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
+/// libcontainer makes links in `/dev` by its path outside of the container: a link of the image there
+/// would lead it to the host's files.
+pub(crate) fn check_devices(root: &Path) -> Result<(), String> {
+    let devices = root.join(&DEVICES[1..]);
+    match fs::symlink_metadata(&devices) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("{DEVICES} of the root must be a directory")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(format!("find {}: {e}", devices.display())),
+    }
+}
+
+/// No mount in this namespace propagates to the host from here on.
+fn enslave() -> io::Result<()> {
+    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
+}
+
+fn enter(base: &Base<'_>) -> Result<(), String> {
+    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
+    if let Base::Bare(mounts, _) = base {
+        enter_mounts(mounts).map_err(at("enter the bare mount namespace"))?;
+    }
+    sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
+    if let Base::Host = base {
+        enslave().map_err(at("make our mounts slaves of the host's"))?;
+        // libcgroups would look on the stage for the hierarchies that it covers.
+        while rustix::mount::unmount(STAGE, UnmountFlags::DETACH).is_ok() {}
+    }
+    mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))
+}
+
+/// Assembles the views in a copy of `base` with an empty stage. The process stays in that copy.
+fn assemble_in(base: &Base<'_>, views: Views<'_>) -> Result<Trees, String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
     // Copied while their sources are visible.
     let procs = views.procs.into_iter().map(|(view, procfs)| {
@@ -96,9 +152,7 @@ fn assemble_in(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
                 .map_err(|e| format!("bind cgroup {}: {e}", path.display()))
         })
         .collect::<Result<Vec<_>, String>>()?;
-    enter_mounts(mounts).map_err(at("enter the bare mount namespace"))?;
-    sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
-    mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))?;
+    enter(base)?;
     if procs.iter().any(|(view, ..)| !view.masked.is_empty()) {
         make_null().map_err(at("make a null device"))?;
     }
@@ -134,15 +188,6 @@ fn unrestricted(root: &Path) -> io::Result<OwnedFd> {
         mount_tree::set_attributes(&tree, &attributes)?;
     }
     Ok(tree)
-}
-
-/// As [`assemble_in`], but returns to the host's mount namespace. Detached trees survive that.
-pub(crate) fn trees(mounts: &OwnedFd, views: Views<'_>) -> Result<Trees, String> {
-    if views.cgroups.is_none() && views.procs.is_empty() {
-        return Ok(Trees::new());
-    }
-    and_return(|| assemble_in(mounts, views))
-        .map_err(|e| format!("return to the host's mount namespace: {e}"))?
 }
 
 /// Runs `work`, which may enter another mount namespace, then returns to this one.
@@ -217,11 +262,32 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
 const NULL: &str = "/sys/fs/cgroup/null";
 
 fn make_null() -> io::Result<()> {
-    let device = rustix::fs::makedev(1, 3);
-    let mode = Mode::from_raw_mode(0o666);
-    rustix::fs::mknodat(CWD, NULL, FileType::CharacterDevice, mode, device)?;
+    make_device(Path::new(NULL), FileType::CharacterDevice, (1, 3), 0o666)
+}
+
+fn make_device(at: &Path, kind: FileType, numbers: (u32, u32), mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    let device = rustix::fs::makedev(numbers.0, numbers.1);
+    rustix::fs::mknodat(CWD, at, kind, mode, device)?;
     // mknod applies the umask, chmod does not.
-    Ok(rustix::fs::chmod(NULL, mode)?)
+    Ok(rustix::fs::chmod(at, mode)?)
+}
+
+fn make_node(node: &Node) -> io::Result<()> {
+    let kind = match node.kind {
+        LinuxDeviceType::B => FileType::BlockDevice,
+        LinuxDeviceType::P => FileType::Fifo,
+        _ => FileType::CharacterDevice,
+    };
+    let number = |n: i64| u32::try_from(n).map_err(io::Error::other);
+    let numbers = (number(node.numbers.0)?, number(node.numbers.1)?);
+    make_device(&node.at, kind, numbers, node.mode)?;
+    std::os::unix::fs::chown(&node.at, Some(node.owner.0), Some(node.owner.1))?;
+    if let Some(label) = &node.label {
+        let flags = XattrFlags::empty();
+        rustix::fs::lsetxattr(&node.at, "security.selinux", label.as_bytes(), flags)?;
+    }
+    Ok(())
 }
 
 /// Assembles a procfs with its masks on the stage. Paths that the kernel lacks need no mask.

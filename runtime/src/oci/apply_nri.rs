@@ -42,7 +42,8 @@ pub fn apply_adjustment(
     mounts::apply(&mut new, &adjust.mounts, context.view, context.places)?;
     process::rlimits(&mut new, &adjust.rlimits, context.view)?;
     // The others were checked above.
-    devices::check_places(&new, context.view).map_err(|error| error.about(Field::CdiDevices))?;
+    devices::check_places(&new, context.view, context.places)
+        .map_err(|error| error.about(Field::CdiDevices))?;
     together::check_adjusted(&new, adjust)?;
     *spec = new;
     Ok(())
@@ -54,7 +55,7 @@ fn linux_section(
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     linux_of(spec);
-    linux::devices(spec, &asked.devices, context.view)?;
+    linux::devices(spec, &asked.devices, context)?;
     linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
     process::oom_score_adj(spec, asked.oom_score_adj.as_ref(), context.host)?;
     scheduling::io_priority(spec, asked.io_priority.as_ref())?;

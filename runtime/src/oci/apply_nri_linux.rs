@@ -10,9 +10,9 @@ use proto_nri::{self as nri, Field};
 
 use super::{
     base::{clean_path, is_mapped, linux_of, marked, namespace},
-    devices::{kind_of, refusal, rule_for},
+    devices::{is_bound, kind_of, refusal, rule_for},
     error::SpecError,
-    facts::{CgroupDriver, HostFacts, HostView},
+    facts::{ApplyContext, CgroupDriver, HostFacts, HostView},
     sandbox::check_sysctl,
 };
 use ::nri::owners::removal;
@@ -26,8 +26,9 @@ const MINOR_MAX: i64 = 0xf_ffff;
 pub(super) fn devices(
     spec: &mut Spec,
     asked: &[nri::LinuxDevice],
-    view: &dyn HostView,
+    context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
+    let view = context.view;
     for entry in asked {
         let (path, remove) = marked(&entry.path);
         let subject = (Field::Devices, path);
@@ -56,10 +57,11 @@ pub(super) fn devices(
                 entry.major, entry.minor
             ));
         }
-        if is_mapped(linux_of(spec)) && !is_as_the_hosts(entry, &path, view) {
+        let mapped = is_mapped(linux_of(spec));
+        if is_bound(&path, mapped) && !is_as_the_hosts(entry, &path, view) {
             return Err(SpecError::unsupported(
                 subject,
-                "in a user namespace a node keeps the mode and the owner of the host's node",
+                "in a user namespace it keeps the mode and the owner of the host's node",
             ));
         }
         let mut device = LinuxDevice::default();
@@ -71,7 +73,7 @@ pub(super) fn devices(
         device.set_uid(entry.uid.as_ref().map(|id| id.value));
         device.set_gid(entry.gid.as_ref().map(|id| id.value));
         let linux = linux_of(spec);
-        if let Some(cause) = refusal(&device, is_mapped(linux), view) {
+        if let Some(cause) = refusal(&device, mapped, view, context.places) {
             return Err(SpecError::unsupported(subject, cause));
         }
         put_device(linux, device, "rwm");

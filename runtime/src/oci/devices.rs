@@ -8,8 +8,11 @@ use proto_cri::v1::Device;
 use super::{
     base::{clean_path, is_mapped},
     error::SpecError,
-    facts::{HostDevice, HostView},
+    facts::{HostDevice, HostView, Places},
+    mounts::{OF_THE_KERNEL, below, place_of},
 };
+
+const DIRECTORY: &str = "/dev";
 
 /// Rules of the nodes that every container has: null, zero, full, random, urandom, tty, console,
 /// ptmx, pts/*. The create helper makes the nodes.
@@ -49,10 +52,12 @@ pub fn rule(
     rule
 }
 
-/// The rule that allows a node; a fifo needs none (NRI-704).
+/// The rule that allows a node; a fifo needs none (NRI-704). It always allows making the node: the
+/// create helper makes it in the container's cgroup, and another node gives the container no more.
 pub fn rule_for(node: &LinuxDevice, access: &str) -> Option<LinuxDeviceCgroup> {
     let (kind, major, minor) = (node.typ(), node.major(), node.minor());
-    (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), access))
+    let access = format!("{}m", access.replace('m', ""));
+    (kind != LinuxDeviceType::P).then(|| rule(true, Some(kind), Some(major), Some(minor), &access))
 }
 
 /// Denies all devices, then allows those that every container has.
@@ -187,14 +192,13 @@ fn node(
     Ok(node)
 }
 
-/// Refuses nodes that the create helper cannot make. It makes nodes below `/dev` only; in a user
-/// namespace it binds the host's node of the same path instead.
-pub fn check_places(spec: &Spec, view: &dyn HostView) -> Result<(), SpecError> {
+/// Refuses nodes that the create helper cannot make.
+pub fn check_places(spec: &Spec, view: &dyn HostView, places: &Places) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
     };
     for device in linux.devices().iter().flatten() {
-        if let Some(cause) = refusal(device, is_mapped(linux), view) {
+        if let Some(cause) = refusal(device, is_mapped(linux), view, places) {
             let cause = format!("node {}: {cause}", device.path().display());
             return Err(SpecError::unsupported("devices", cause));
         }
@@ -207,19 +211,37 @@ pub(super) fn refusal(
     device: &LinuxDevice,
     mapped: bool,
     view: &dyn HostView,
+    places: &Places,
 ) -> Option<&'static str> {
     let path = device.path().to_string_lossy();
-    if !path.starts_with("/dev/") || path.split('/').any(|part| part == "..") {
-        return Some("nodes can only be made below /dev");
+    let is_file = path.starts_with('/') && !path.ends_with('/') && path != DIRECTORY;
+    if !is_file || path.split('/').any(|part| part == "..") {
+        return Some("the path must be absolute, without \"..\", and not /dev itself");
+    }
+    let is_kernels = |path: &str| {
+        let mut of = OF_THE_KERNEL.iter().filter(|of| **of != DIRECTORY);
+        of.any(|of| below(path, of).is_some())
+    };
+    if is_kernels(&path) || is_kernels(place_of(&path, places)) {
+        return Some("no node can be made in /proc or /sys, also not through a link of the image");
     }
     let same = |d: &HostDevice| {
         kind_of(d.kind) == Some(device.typ())
             && (d.major, d.minor) == (device.major(), device.minor())
     };
-    if mapped && !view.devices(&path).iter().any(same) {
-        return Some("in a user namespace the host must have the same node at this path");
+    if is_bound(&path, mapped) && !view.devices(&path).iter().any(same) {
+        return Some("in a user namespace it is the host's node of this path");
     }
     None
+}
+
+/// Whether the create helper binds the host's node of this path.
+pub(super) fn is_bound(path: &str, mapped: bool) -> bool {
+    const ALWAYS: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
+    let name = path
+        .strip_prefix(DIRECTORY)
+        .and_then(|rest| rest.strip_prefix('/'));
+    mapped && name.is_some_and(|name| ALWAYS.contains(&name))
 }
 
 /// The type of a device by its letter: `b`, `c` (or `u`), `p`.
@@ -297,7 +319,7 @@ mod tests {
         assert_eq!((node.file_mode(), node.gid()), (Some(0o660), Some(44)));
         assert_eq!(
             devices.rules.last().expect("a rule").to_string(),
-            "c 10:229 rw"
+            "c 10:229 rwm"
         );
     }
 

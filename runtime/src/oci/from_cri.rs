@@ -165,7 +165,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     spec.set_linux(Some(oci_linux));
     let cdi_devices = cdi::cdi_names(inputs.config)?;
     cdi_apply::inject(&mut spec, &cdi_devices, inputs.host, inputs.view)?;
-    devices::check_places(&spec, inputs.view)?;
+    devices::check_places(&spec, inputs.view, inputs.places)?;
     together::check(&spec)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),

@@ -18,7 +18,7 @@ use super::{
 const TTY_GROUP: u32 = 5;
 
 /// The kernel's own places, where a VOLUME of an image is refused.
-const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+pub(super) const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 pub struct MountInputs<'a> {
     pub mounts: &'a [CriMount],
@@ -265,6 +265,10 @@ pub(super) fn check_place(
         };
         return Err(with_link(why, destination, place));
     }
+    if place == "/dev" && destination != place {
+        let why = "the create helper would make links and devices in it".to_owned();
+        return Err(with_link(why, destination, place));
+    }
     Ok(())
 }
 
@@ -285,12 +289,12 @@ pub fn check_volumes(paths: &[String], places: &Places) -> Result<(), SpecError>
     Ok(())
 }
 
-fn place_of<'a>(destination: &'a str, places: &'a Places) -> &'a str {
+pub(super) fn place_of<'a>(destination: &'a str, places: &'a Places) -> &'a str {
     places.get(destination).map_or(destination, String::as_str)
 }
 
 /// The rest of `path` below `base`, empty for `base` itself.
-fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
+pub(super) fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(base)?;
     let inside = rest.strip_prefix('/');
     inside.or_else(|| rest.is_empty().then_some(rest))

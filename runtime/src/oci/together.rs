@@ -20,9 +20,7 @@ pub(super) fn check_adjusted(
     let Some(why) = conflict(spec) else {
         return Ok(());
     };
-    let field = if adjust.hooks.is_some() {
-        Field::OciHooks
-    } else if !adjust.mounts.is_empty() {
+    let field = if !adjust.mounts.is_empty() {
         Field::Mounts
     } else if !adjust.cdi_devices.is_empty() {
         Field::CdiDevices
@@ -39,11 +37,9 @@ fn conflict(spec: &Spec) -> Option<&'static str> {
     if joins_pid_namespace(spec) && mounts().any(over_proc) {
         return Some("/proc cannot be mounted over in a joined PID namespace");
     }
-    let is_mapped = |m: &Mount| m.uid_mappings().iter().flatten().next().is_some();
-    if mounts().any(is_mapped) && (has_hooks(spec) || mounts().any(is_shared)) {
+    if mounts().any(|m| m.destination() == Path::new("/dev") && is_shared(m)) {
         return Some(
-            "an idmapped mount (as an image's VOLUME in a user namespace is) together with an OCI \
-             hook of the host or a shared mount is not supported",
+            "a mount at /dev cannot be shared: the container's own mounts would propagate",
         );
     }
     None
@@ -53,13 +49,6 @@ fn joins_pid_namespace(spec: &Spec) -> bool {
     let namespaces = spec.linux().iter().flat_map(|linux| linux.namespaces());
     let mut namespaces = namespaces.flatten();
     namespaces.any(|n| n.typ() == LinuxNamespaceType::Pid && n.path().is_some())
-}
-
-/// Whether hooks run in the host's mount namespace.
-fn has_hooks(spec: &Spec) -> bool {
-    let hooks = spec.hooks().iter();
-    let mut hooks = hooks.flat_map(|h| [h.prestart(), h.create_runtime(), h.create_container()]);
-    hooks.any(|list| list.iter().flatten().next().is_some())
 }
 
 /// Whether mounts below it propagate to the host.

@@ -175,7 +175,10 @@ async fn build(
     let record = container.cell.get();
     let paths = oci::image_volumes(&record.config, &facts);
     let mounts = record.config.mounts.iter().map(|m| &m.container_path);
-    let at = oci::destinations(paths.iter().chain(mounts).map(String::as_str));
+    let nodes = record.config.devices.iter();
+    let nodes = nodes.flat_map(|d| [&d.container_path, &d.host_path]);
+    let at = paths.iter().chain(mounts).chain(nodes);
+    let at = oci::destinations(at.map(String::as_str));
     let places = node.images.places(rootfs, at).await.step("image")?;
     oci::check_volumes(&paths, &places)?;
     let dir = node.dirs.volumes(&container.id);
@@ -284,7 +287,10 @@ async fn adjust(
     let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
         return Ok(specs);
     };
-    let at = oci::destinations(adjustment.mounts.iter().map(|m| m.destination.as_str()));
+    let nodes = adjustment.linux.iter().flat_map(|linux| &linux.devices);
+    let nodes = nodes.map(|device| device.path.as_str());
+    let mounts = adjustment.mounts.iter().map(|m| m.destination.as_str());
+    let at = oci::destinations(mounts.chain(nodes));
     let places = node.images.places(rootfs, at).await.step(APPLY)?;
     let mut spec = specs.spec.clone();
     let (own, policy) = (Arc::clone(node), Arc::clone(message::policy(node, pod)));

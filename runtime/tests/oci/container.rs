@@ -145,18 +145,24 @@ fn a_device_node_is_refused_where_the_create_helper_cannot_make_it() {
             permissions: "rw".to_owned(),
         }];
     };
-    at(&mut f, "/opt/fuse");
-    assert!(f.refusal().contains("below /dev"));
-    at(&mut f, "/dev/other");
-    assert!(f.build().is_ok());
+    for path in ["/dev", "/proc/fuse", "/opt/../sys/fuse", "/linked/fuse"] {
+        f.places
+            .insert("/linked/fuse".to_owned(), "/proc/self/fuse".to_owned());
+        at(&mut f, path);
+        assert!(f.refusal().contains("node "), "{path}");
+    }
+    for path in ["/opt/fuse", "/dev/other", "/process/x"] {
+        at(&mut f, path);
+        assert!(f.build().is_ok(), "{path}");
+    }
     f.sandbox.user_mapping = Some(cairn::oci::IdMap {
         host_id: 65536,
         container_id: 0,
         length: 65536,
     });
-    assert!(f.refusal().contains("in a user namespace"));
-    at(&mut f, "/dev/fuse");
     assert!(f.build().is_ok());
+    at(&mut f, "/dev/null");
+    assert!(f.refusal().contains("in a user namespace"));
 }
 
 #[test]

@@ -136,6 +136,18 @@ fn a_mount_inside_or_over_proc_is_refused_but_for_what_lxcfs_stands_in_for() {
 }
 
 #[test]
+fn a_mount_at_dev_is_not_shared_and_no_link_of_the_image_leads_it_there() {
+    let mut f = with(mount("/private/x", "/srv/x"));
+    f.places = [("/srv/x".to_owned(), "/dev".to_owned())].into();
+    let refusal = f.refusal();
+    assert!(refusal.contains("leads it to \"/dev\""), "{refusal}");
+    assert!(with(mount("/private/x", "/dev")).build().is_ok());
+    let mut f = with(mount("/shared/x", "/dev"));
+    f.config.mounts[0].propagation = MountPropagation::PropagationBidirectional as i32;
+    assert!(f.refusal().contains("cannot be shared"), "{}", f.refusal());
+}
+
+#[test]
 fn a_volume_of_an_image_at_or_below_the_kernels_own_places_is_refused() {
     let none = Places::new();
     let volumes = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();

@@ -162,7 +162,7 @@ async fn ends_signals_terminals_and_execs_are_the_same_in_a_shared_pid_namespace
     }
 }
 
-/// OCI hooks keep the create helper in the host's mount namespace; some schedulers are not
+/// OCI hooks keep the create helper in a copy of the host's mount namespace; some schedulers are not
 /// inherited by a fork.
 #[tokio::test]
 async fn hooks_and_a_scheduler_reach_a_container_in_a_shared_pid_namespace() {

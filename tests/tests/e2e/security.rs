@@ -7,7 +7,7 @@ use cairn_tests::{
     container::Container,
     cri::{self, security_profile::ProfileType},
     image::Image,
-    pod::{Pod, pod_security, security},
+    pod::{Pod, pod_namespaces, pod_security, security, user_namespace},
 };
 
 type Config = cri::ContainerConfig;
@@ -334,9 +334,12 @@ async fn mounts_are_writable_or_not_as_asked_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
+async fn a_storage_driver_has_the_hosts_devices_and_mounts_for_other_containers() {
     let daemon = Daemon::start().await;
-    let pod = daemon.cri().pod("devices").await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("driver");
+    pod_security(&mut config).privileged = true;
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
     let devices = volume(&daemon, "devices");
     // As on a host: names of links and devices that are made in a container's own /dev.
     for name in ["mqueue", "pts", "shm"] {
@@ -344,12 +347,30 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
     }
     std::os::unix::fs::symlink("/proc/self/fd", devices.join("fd")).expect("a link");
     fs::write(devices.join("ptmx"), "the host's\n").expect("a file");
-    let container = started(&pod, "c", |c| {
-        c.mounts = vec![cri::Mount {
-            host_path: devices.display().to_string(),
-            container_path: "/dev".to_owned(),
-            ..Default::default()
-        }];
+    let volumes = volume(&daemon, "volumes").display().to_string();
+    for args in [
+        ["-t", "tmpfs", "tmpfs", &volumes].as_slice(),
+        &["--make-shared", &volumes],
+    ] {
+        let mounted = daemon.yard.command("mount").args(args).status().await;
+        assert!(mounted.expect("mount").success());
+    }
+    let mount = |from: &str, to: &str, propagation| cri::Mount {
+        host_path: from.to_owned(),
+        container_path: to.to_owned(),
+        propagation: i32::from(propagation),
+        ..Default::default()
+    };
+    use cri::MountPropagation::{
+        PropagationBidirectional, PropagationHostToContainer, PropagationPrivate,
+    };
+    let container = started(&pod, "driver", |c| {
+        security(c).privileged = true;
+        let devices = devices.display().to_string();
+        c.mounts = vec![
+            mount(&devices, "/dev", PropagationPrivate),
+            mount(&volumes, "/volumes", PropagationBidirectional),
+        ];
     })
     .await;
     let seen = "cat /dev/ptmx; ls /dev; grep -c ' /dev/shm ' /proc/mounts; ls /dev/pts";
@@ -358,12 +379,53 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
         container.sh(seen).await,
         format!("the host's\n{names}1\nptmx")
     );
+    fs::write(devices.join("new"), "").expect("a file");
+    container
+        .sh("test -e /dev/new && mkdir /volumes/one && mount -t tmpfs tmpfs /volumes/one && touch /volumes/one/file")
+        .await;
+    let other = started(&pod, "other", |c| {
+        c.mounts = vec![mount(&volumes, "/volumes", PropagationHostToContainer)];
+    })
+    .await;
+    assert_eq!(other.sh("ls /volumes/one").await, "file");
+    container.sh("umount /volumes/one").await;
+    assert_eq!(other.sh("ls /volumes/one").await, "");
     let mut left: Vec<_> = fs::read_dir(&devices)
         .expect("the directory")
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     left.sort();
-    assert_eq!(left, ["fd", "mqueue", "ptmx", "pts", "shm"]);
+    assert_eq!(left, ["fd", "mqueue", "new", "ptmx", "pts", "shm"]);
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_user_namespace_gets_any_device_at_any_path_with_its_owner() {
+    let daemon = Daemon::start().await;
+    let cri = daemon.cri();
+    let mut config = cri.pod_config("mapped");
+    let options = pod_namespaces(&mut config);
+    options.userns_options = Some(user_namespace());
+    let options = options.clone();
+    let pod = cri.try_pod(config).await.expect("RunPodSandbox");
+    let odd = daemon.path("odd");
+    let mut mknod = tokio::process::Command::new("mknod");
+    let made = mknod.arg(&odd).args(["c", "1", "5"]).status().await;
+    assert!(made.expect("mknod").success());
+    std::os::unix::fs::chown(&odd, Some(3), Some(4)).expect("ours");
+    let container = started(&pod, "c", |c| {
+        security(c).namespace_options = Some(options);
+        c.devices = ["/dev/odd", "/opt/vendor/odd"]
+            .map(|at| cri::Device {
+                container_path: at.to_owned(),
+                host_path: odd.display().to_string(),
+                permissions: "rw".to_owned(),
+            })
+            .into();
+    })
+    .await;
+    let look = "stat -c %t:%T:%u:%g /dev/odd /opt/vendor/odd; head -c 3 /opt/vendor/odd | wc -c";
+    assert_eq!(container.sh(look).await, "1:5:3:4\n1:5:3:4\n3");
     pod.end().await;
 }
 
@@ -371,14 +433,29 @@ async fn a_directory_at_dev_keeps_its_files_below_the_pods_own_mounts() {
 async fn devices_are_the_default_ones_and_those_given() {
     let daemon = Daemon::start().await;
     let pod = daemon.cri().pod("devices").await;
+    let odd = daemon.path("odd");
+    let mut mknod = tokio::process::Command::new("mknod");
+    let made = mknod.arg(&odd).args(["c", "240", "11"]).status().await;
+    assert!(made.expect("mknod").success());
     let container = started(&pod, "c", |c| {
-        c.devices = vec![cri::Device {
-            container_path: "/dev/extra-null".into(),
-            host_path: "/dev/null".into(),
-            permissions: "rw".into(),
-        }];
+        let device = |at: &str, host: &str, permissions: &str| cri::Device {
+            container_path: at.into(),
+            host_path: host.into(),
+            permissions: permissions.into(),
+        };
+        let odd = odd.display().to_string();
+        c.devices = vec![
+            device("/dev/extra-null", "/dev/null", "rw"),
+            // As device plugins ask for it: without the permission to make the node.
+            device("/dev/odd", &odd, "r"),
+            device("/opt/vendor/odd", &odd, "r"),
+        ];
     })
     .await;
+    assert_eq!(
+        container.sh("stat -c %t:%T /dev/odd /opt/vendor/odd").await,
+        "f0:b\nf0:b"
+    );
     container.sh("for d in null zero full random urandom tty extra-null; do test -c /dev/$d || exit 1; done").await;
     container
         .sh("echo x > /dev/extra-null; head -c 4 /dev/zero > /dev/null")

@@ -84,7 +84,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
     let strings = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         devices(vec![]),
-        (strings(&["/dev/fuse"]), strings(&["c 10:229 rw"]))
+        (strings(&["/dev/fuse"]), strings(&["c 10:229 rwm"]))
     );
     assert_eq!(
         devices(vec![
@@ -93,7 +93,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
         ]),
         (
             strings(&["/dev/fuse", "/dev/x", "/dev/p"]),
-            strings(&["c 10:229 rw", "b 8:1 rwm"])
+            strings(&["c 10:229 rwm", "b 8:1 rwm"])
         )
     );
     assert_eq!(
@@ -117,14 +117,14 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
         assert!(text.contains("adjust.linux.devices"), "{text}");
     }
     let text = refused(&of_linux(nri::LinuxContainerAdjustment {
-        devices: vec![device("/opt/x", "c", 1, 1)],
+        devices: vec![device("/proc/x", "c", 1, 1)],
         ..Default::default()
     }));
-    assert!(text.contains("adjust.linux.devices[\"/opt/x\"]"), "{text}");
+    assert!(text.contains("adjust.linux.devices[\"/proc/x\"]"), "{text}");
 }
 
 #[test]
-fn in_a_user_namespace_a_node_keeps_the_hosts_mode_and_owner() {
+fn in_a_user_namespace_a_default_node_keeps_the_hosts_mode_and_owner() {
     let mut f = host();
     f.sandbox.user_mapping = Some(cairn::oci::IdMap {
         host_id: 100_000,
@@ -133,16 +133,16 @@ fn in_a_user_namespace_a_node_keeps_the_hosts_mode_and_owner() {
     });
     f.sandbox.namespaces.user = Some("/ns/user".into());
     f.view.devices = vec![HostDevice {
-        path: "/dev/fuse".into(),
+        path: "/dev/null".into(),
         kind: 'c',
-        major: 10,
-        minor: 229,
+        major: 1,
+        minor: 3,
         mode: 0o600,
         uid: 0,
         gid: 7,
     }];
     let with = |change: fn(&mut nri::LinuxDevice)| {
-        let mut asked = device("/dev/fuse", "c", 10, 229);
+        let mut asked = device("/dev/null", "c", 1, 3);
         change(&mut asked);
         apply(
             &f,

@@ -131,7 +131,7 @@ fn table() -> Vec<(&'static str, &'static str, nri::ContainerAdjustment)> {
         ("adjust.linux.devices[\"/dev/x\"]", "\"z\"", linux(|l| l.devices = vec![device("/dev/x", "z", 1, 1)])),
         ("adjust.linux.devices[\"/dev/x\"]", "-1:1 is not", linux(|l| l.devices = vec![device("/dev/x", "c", -1, 1)])),
         ("adjust.linux.devices[\"/dev/x\"]", "4096:0 is not", linux(|l| l.devices = vec![device("/dev/x", "c", 4096, 0)])),
-        ("adjust.linux.devices[\"/srv/x\"]", "below /dev", linux(|l| l.devices = vec![device("/srv/x", "c", 1, 1)])),
+        ("adjust.linux.devices[\"/proc/x\"]", "/proc or /sys", linux(|l| l.devices = vec![device("/proc/x", "c", 1, 1)])),
         ("adjust.linux.cgroups_path", "absolute", linux(|l| l.cgroups_path = "elsewhere".to_owned())),
         ("adjust.linux.oom_score_adj", "1001", linux(|l| l.oom_score_adj = int(1001))),
         ("adjust.linux.io_priority", "class 9", linux(|l| l.io_priority = Some(nri::LinuxIoPriority { class: 9, priority: 0 }))),
