@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::{
     closing::CloseReason,
     dispatch::dispatch,
-    join,
     merge::{CreateMerge, RunMerge, StopMerge, UpdateMerge},
     observe::{Delivery, Kind, PluginEvent, PluginInfo, PluginName},
     operation::{self, Created, Notified, Ran, Refused, Stopped, Updated},
+    peer::SHUTDOWN_LIMIT,
     plugin::Session,
     plugin_id::PluginId,
     rejections::Rejection,
@@ -355,8 +355,9 @@ async fn shutdown(shared: &Shared, reason: &str) {
     let sessions = begin_stop(shared, reason);
     let deadline = Instant::now() + SHUTDOWN_WAIT;
     for session in sessions {
+        // No task watches an in-process plugin.
         if session.kind == Kind::InProcess {
-            join::shutdown_in_process(&session).await;
+            session.peer.shutdown(SHUTDOWN_LIMIT).await;
         }
         let ended = tokio::time::timeout_at(deadline, session.ended()).await;
         if ended.is_err() {

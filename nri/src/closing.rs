@@ -1,9 +1,9 @@
-//! The reasons for which a runtime closes a plugin. Only this file has the texts of `Shutdown`: a
-//! token, then a colon and the details.
+//! The reasons for which a runtime closes a plugin. Only this file has their texts: a token, then a
+//! colon and the details.
 
 use std::fmt;
 
-/// Reason for closing a plugin, given in `Shutdown` (NRI-1050).
+/// Reason for closing a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     ConfigureFailed,
@@ -16,17 +16,6 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    #[cfg(feature = "stub")]
-    const ALL: [Self; 7] = [
-        Self::ConfigureFailed,
-        Self::ConnectionLost,
-        Self::InstanceReplaced,
-        Self::ProtocolError,
-        Self::RequestTimeout,
-        Self::RuntimeStopping,
-        Self::SynchronizeFailed,
-    ];
-
     fn token(self) -> &'static str {
         match self {
             Self::ConfigureFailed => "configure-failed",
@@ -39,15 +28,6 @@ impl CloseReason {
         }
     }
 
-    /// The reason in a text of `Shutdown`; `None` in texts of other runtimes.
-    #[cfg(feature = "stub")]
-    pub(crate) fn of(text: &str) -> Option<Self> {
-        let token = text.split(':').next();
-        Self::ALL
-            .into_iter()
-            .find(|reason| Some(reason.token()) == token)
-    }
-
     pub(crate) fn because(self, details: impl fmt::Display) -> Closing {
         let details = details.to_string();
         Closing {
@@ -57,7 +37,7 @@ impl CloseReason {
     }
 }
 
-/// A reason with its details, as `Shutdown` has it.
+/// A reason with its details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) reason: CloseReason,

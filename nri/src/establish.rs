@@ -21,7 +21,7 @@ use crate::{
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::Child,
         rpc::{Client, Serving, one_line, serve},
-        version::{NRI_VERSION, Version, runtime_services},
+        version::{NRI_VERSION, PLUGIN_API, RUNTIME_API, RUNTIME_METHODS},
     },
 };
 
@@ -122,7 +122,8 @@ async fn introduce(
     origin: &Origin,
     known: &mut Option<PluginId>,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
-    let client = Client::new(mux.open(PLUGIN_SERVICE), shared.runtime.metadata.clone());
+    let metadata = shared.runtime.metadata.clone();
+    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API, metadata);
     let who = match origin {
         Origin::External(identity) => Who::External(identity.clone()),
         Origin::Launched { found, .. } => Who::Launched(found.id.clone()),
@@ -131,7 +132,8 @@ async fn introduce(
     let service = Arc::new(service);
     let serving = serve(
         mux.open_for_replies(RUNTIME_SERVICE),
-        &runtime_services(),
+        RUNTIME_API,
+        &RUNTIME_METHODS,
         service.clone(),
     )
     .await;
@@ -169,22 +171,14 @@ async fn configure(
     registration: Registration,
     origin: &Origin,
 ) -> Result<Arc<Session>, String> {
-    let Registration {
-        id,
-        version,
-        nri_version,
-    } = registration;
+    let Registration { id, nri_version } = registration;
     let name = PluginName {
         id: Some(&id),
         ..origin.name()
     };
-    shared.notices.report(
-        &name,
-        &PluginEvent::Registered {
-            version,
-            nri_version,
-        },
-    );
+    shared
+        .notices
+        .report(&name, &PluginEvent::Registered { nri_version });
     let config = match origin {
         Origin::Launched { found, .. } => found.config.clone(),
         Origin::External(_) => String::new(),
@@ -192,8 +186,7 @@ async fn configure(
     let link = Link {
         kind: name.kind,
         pid: name.pid,
-        version,
-        peer: Peer::Remote { client, version },
+        peer: Peer::Remote(client),
     };
     let (kind, pid) = (link.kind, link.pid);
     let session = new_session(shared, id.clone(), link, config).await;
@@ -238,8 +231,7 @@ async fn new_session(
     let events = match wanted {
         Ok(events) => events,
         Err(e) => {
-            let reason = CloseReason::ConfigureFailed.because(&e);
-            link.peer.shutdown(&reason, limit).await;
+            link.peer.shutdown(limit).await;
             return Err(format!("configure {id}: {e}"));
         }
     };
@@ -261,7 +253,6 @@ pub(crate) async fn establish_in_process(
     let link = Link {
         kind: Kind::InProcess,
         pid: None,
-        version: Version::V1Beta1,
         peer: Peer::InProcess(Arc::new(PluginService::in_process(handlers))),
     };
     new_session(shared, id, link, String::new()).await

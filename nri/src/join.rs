@@ -30,7 +30,7 @@ use crate::{
     kept,
     observe::{Delivery, Kind, PluginEvent},
     operation,
-    peer::{Peer, SHUTDOWN_LIMIT},
+    peer::Peer,
     plugin::Session,
     plugin_id::PluginId,
     policy::Outcome,
@@ -41,7 +41,6 @@ use crate::{
         discover::Found,
         mux::MuxError,
         rpc::{ENVELOPE, MAX_MESSAGE, ROOM},
-        version::Version,
     },
 };
 
@@ -62,7 +61,7 @@ pub(crate) async fn synchronize(
     let (pods, containers) = (all.pods.len(), all.containers.len());
     let begun = Instant::now();
     let max = match session.peer {
-        Peer::Remote { .. } => MAX_MESSAGE - ENVELOPE - ROOM,
+        Peer::Remote(_) => MAX_MESSAGE - ENVELOPE - ROOM,
         Peer::InProcess(_) => usize::MAX,
     };
     let mut updates = Vec::new();
@@ -177,9 +176,9 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     }
 }
 
-/// The slot of the instance that this one replaces (NRI-1070).
+/// The slot of the instance that this one replaces.
 fn slot_to_replace(shared: &Shared, session: &Session) -> Option<Arc<Slot>> {
-    let replaces = session.version == Version::V1Beta1 || shared.settings.replace_same_name;
+    let replaces = shared.settings.replace_same_name;
     let same = |slot: &Arc<Slot>| {
         slot.id == session.id && slot.active().is_some_and(|old| old.kind != Kind::InProcess)
     };
@@ -243,26 +242,18 @@ pub(crate) async fn apply(shared: &Shared, by: &Requester, updates: Vec<Containe
     }
 }
 
-/// The plugin's events begin; the instance it replaces is closed.
+/// The plugin's events begin; the instance it replaces gets no more. That one is not closed: it
+/// would reconnect at once as the newer of the two.
 pub(crate) fn activate(shared: &Arc<Shared>, joining: Joining) -> Result<(), NotJoined> {
     let (slot, session) = (joining.slot.clone(), joining.session.clone());
-    let id = slot.id.clone();
     let replaced = joining.complete()?;
-    shared.failed_joins.forget(&id);
+    shared.failed_joins.forget(&session.id);
     shared.notices.count_changed();
     if session.settings.policy.must_run {
         kept::send_from_now(shared, slot, session);
     }
     if let Some(old) = replaced {
-        match old.version {
-            Version::V1Beta1 => {
-                let why = format!("a newer {id} has connected");
-                shared.close(&old, CloseReason::InstanceReplaced.because(why));
-            }
-            // Its protocol has no field for the reason, and it would reconnect at once as the newer
-            // of the two.
-            Version::V1Alpha1 => shared.shadow(old),
-        }
+        shared.shadow(old);
     }
     Ok(())
 }
@@ -317,17 +308,13 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
         origin,
         ..
     } = connected;
-    let dismissed = tokio::select! {
+    tokio::select! {
         biased;
-        reason = session.closing() => Some(reason),
-        why = mux.closed() => {
-            shared.close(&session, CloseReason::ConnectionLost.because(why));
-            None
+        _ = session.closing() => {
+            let limit = shared.timeouts().request_of(&session.settings.policy);
+            session.peer.shutdown(limit).await;
         }
-    };
-    if let Some(reason) = dismissed {
-        let limit = shared.timeouts().request_of(&session.settings.policy);
-        session.peer.shutdown(&reason, limit).await;
+        why = mux.closed() => shared.close(&session, CloseReason::ConnectionLost.because(why)),
     }
     mux.close(MuxError::Closed);
     let found = match origin {
@@ -348,10 +335,4 @@ pub(crate) async fn watch(shared: Arc<Shared>, connected: Connected) -> Ended {
     session.has_ended();
     promote(&shared, &session.id).await;
     found.map(|found| (session, found))
-}
-
-/// An in-process plugin has no connection to watch; this ends a synchronised one at shutdown.
-pub(crate) async fn shutdown_in_process(session: &Session) {
-    let reason = session.closing().await;
-    session.peer.shutdown(&reason, SHUTDOWN_LIMIT).await;
 }

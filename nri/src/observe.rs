@@ -15,7 +15,6 @@ use crate::{
     policy::{OnTimeout, Outcome},
     shorten::LeftOut,
     source::{FailedUpdate, Requester},
-    wire::version::Version,
 };
 
 /// One event at one plugin.
@@ -73,7 +72,6 @@ pub enum PluginEvent {
     Launched,
     /// It registered its identity.
     Registered {
-        version: Version,
         #[serde(default)]
         nri_version: String,
     },
@@ -236,7 +234,6 @@ pub struct PluginInfo {
     /// `None` while it is absent, like the next two; a closed plugin keeps its values.
     pub kind: Option<Kind>,
     pub pid: Option<u32>,
-    pub version: Option<Version>,
     /// It takes plain events as `StateChange`.
     pub old_style: bool,
     pub events: EventMask,

@@ -1,13 +1,12 @@
-//! Sends one event to a plugin, over its transport, in its version and its style (`StateChange` or
-//! dedicated calls).
+//! Sends one event to a plugin, over its transport and in its style (`StateChange` or dedicated
+//! calls).
 
 use std::{sync::Arc, time::Duration};
 
-use proto_nri::{Empty, Event, ShutdownRequest, StateChangeEvent};
+use proto_nri::{Empty, Event, StateChangeEvent};
 use tokio::time::Instant;
 
 use crate::{
-    closing::Closing,
     mask::event_name,
     plugin_id::PluginId,
     plugin_side::service::{Call, PluginService},
@@ -15,7 +14,7 @@ use crate::{
     shorten::{self, LeftOut, shorten},
     wire::event::{HookRequest, Wire},
     wire::rpc::{CallError, Client, Code, Extra, ROOM, Status},
-    wire::version::{Style, StyleCell, Version},
+    wire::version::{Style, StyleCell},
 };
 
 /// Longest wait for the answer to Shutdown (NRI-1050).
@@ -23,8 +22,8 @@ pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
 /// Transport of a plugin.
 pub(crate) enum Peer {
-    /// Behind a socket. Both service names share all messages, so a version is a name.
-    Remote { client: Client, version: Version },
+    /// Behind a socket.
+    Remote(Client),
     /// In this process, with the same encoded messages.
     InProcess(Arc<PluginService>),
 }
@@ -40,7 +39,7 @@ pub(crate) struct Delivered<T> {
 impl Peer {
     /// Whether the length of its messages is limited.
     pub(crate) fn is_remote(&self) -> bool {
-        matches!(self, Self::Remote { .. })
+        matches!(self, Self::Remote(_))
     }
 
     /// Calls a method by name.
@@ -52,14 +51,9 @@ impl Peer {
         extra: Extra,
     ) -> Result<Vec<u8>, CallError> {
         match self {
-            Self::Remote { client, version } => {
-                let service = version.plugin_service();
-                let answer = client.call_with(service, method, payload, limit, extra);
-                answer.await
-            }
+            Self::Remote(client) => client.call_with(method, payload, limit, extra).await,
             Self::InProcess(plugin) => {
                 let call = Call {
-                    version: Version::V1Beta1,
                     deadline: Some(Instant::now() + limit),
                     left_out: Vec::new(),
                 };
@@ -75,7 +69,7 @@ impl Peer {
     /// Waits until the plugin has no open call, including calls whose caller has given up.
     pub(crate) async fn settled(&self) {
         match self {
-            Self::Remote { client, .. } => client.settled().await,
+            Self::Remote(client) => client.settled().await,
             // Its calls end with their callers.
             Self::InProcess(_) => {}
         }
@@ -200,23 +194,10 @@ impl Peer {
         (reply.await.map(|_| R::Reply::default()), true)
     }
 
-    /// Says goodbye. The answer does not matter; v1alpha1 has no place for the reason.
-    pub(crate) async fn shutdown(&self, reason: &Closing, limit: Duration) {
+    /// Sends Shutdown; the answer does not matter.
+    pub(crate) async fn shutdown(&self, limit: Duration) {
         let limit = limit.min(SHUTDOWN_LIMIT);
-        let alpha = matches!(
-            self,
-            Self::Remote {
-                version: Version::V1Alpha1,
-                ..
-            }
-        );
-        let _: Result<Empty, _> = if alpha {
-            self.ask("Shutdown", &Empty {}, limit).await
-        } else {
-            let reason = reason.to_string();
-            self.ask("Shutdown", &ShutdownRequest { reason }, limit)
-                .await
-        };
+        let _: Result<Empty, _> = self.ask("Shutdown", &Empty {}, limit).await;
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     source::Snapshot,
     wire::event::{HookRequest, container_id},
     wire::rpc::CallError,
-    wire::version::{Style, StyleCell, Version},
+    wire::version::{Style, StyleCell},
 };
 
 /// Since when an answer is overdue: the plugin is skipped until it arrives.
@@ -51,7 +51,6 @@ pub(crate) struct Session {
     pub(crate) id: PluginId,
     pub(crate) kind: Kind,
     pub(crate) pid: Option<u32>,
-    pub(crate) version: Version,
     pub(crate) peer: Peer,
     pub(crate) style: StyleCell,
     events: AtomicU32,
@@ -84,11 +83,10 @@ pub(crate) struct Session {
     since: Instant,
 }
 
-/// A plugin's transport and protocol.
+/// A plugin's transport.
 pub(crate) struct Link {
     pub(crate) kind: Kind,
     pub(crate) pid: Option<u32>,
-    pub(crate) version: Version,
     pub(crate) peer: Peer,
 }
 
@@ -101,13 +99,16 @@ impl Session {
         implicit: bool,
         settings: PluginSettings,
     ) -> Self {
+        let style = match link.peer {
+            Peer::Remote(_) => Style::Untried,
+            Peer::InProcess(_) => Style::Dedicated,
+        };
         Self {
             id,
             kind: link.kind,
             pid: link.pid,
-            version: link.version,
             peer: link.peer,
-            style: StyleCell::new(link.version),
+            style: StyleCell::new(style),
             events: AtomicU32::new(events.bits()),
             implicit,
             settings,
@@ -318,7 +319,6 @@ impl Session {
         let link = Link {
             kind: Kind::InProcess,
             pid: None,
-            version: Version::V1Beta1,
             peer: Peer::InProcess(Arc::new(service)),
         };
         let (id, settings) = (id.parse().unwrap(), PluginSettings::default());

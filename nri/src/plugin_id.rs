@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// The identity of a plugin: `10-foo` in logs, owner tables and metrics.
 ///
 /// Ordered by index, then name; plugins are called in order of the index alone (NRI-402).
-/// Identities need not be unique among v1alpha1 plugins (NRI-303).
+/// Identities need not be unique among plugins (NRI-303).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PluginId {
     /// Two ASCII digits.

@@ -73,7 +73,6 @@ impl Shared {
         };
         info.kind = Some(session.kind);
         info.pid = session.pid;
-        info.version = Some(session.version);
         info.old_style = session.is_old_style();
         info.events = session.events();
         info.on_timeout = session.settings.policy.on_timeout();
@@ -90,7 +89,6 @@ impl Shared {
             since: self.started.elapsed(),
             kind: None,
             pid: None,
-            version: None,
             old_style: false,
             events: EventMask::NONE,
             required: policy.required,

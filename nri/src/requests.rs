@@ -25,14 +25,12 @@ use crate::{
     shared::Shared,
     source::{FailedUpdate, NOT_PERMITTED, Requester},
     wire::rpc::{Code, Incoming, Serve, Status, one_line},
-    wire::version::Version,
 };
 
 /// Contents of a registration.
 #[derive(Debug, Clone)]
 pub struct Registration {
     pub id: PluginId,
-    pub version: Version,
     pub nri_version: String,
 }
 
@@ -84,13 +82,13 @@ impl RuntimeService {
         self.permit.lock().take()
     }
 
-    pub async fn register(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
+    pub async fn register(&self, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let registering = self.registering.lock().take();
         let Some(registering) = registering else {
             let text = "this connection has already registered a plugin";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
-        let answer = self.answer(version, payload).await;
+        let answer = self.answer(payload).await;
         if let Ok(registration) = &answer {
             let _ = self.registered.set(registration.clone());
         }
@@ -100,7 +98,7 @@ impl RuntimeService {
         reply
     }
 
-    async fn answer(&self, version: Version, payload: &[u8]) -> Answer {
+    async fn answer(&self, payload: &[u8]) -> Answer {
         let bad = |text: String| Status::new(Code::InvalidArgument, one_line(&text));
         let request = RegisterPluginRequest::decode(payload).map_err(|e| bad(e.to_string()))?;
         let id = match &self.who {
@@ -114,7 +112,6 @@ impl RuntimeService {
         };
         Ok(Registration {
             id,
-            version,
             nri_version: one_line(&request.nri_version),
         })
     }
@@ -143,11 +140,11 @@ impl RuntimeService {
         Ok(())
     }
 
-    pub async fn update(&self, version: Version, payload: &[u8]) -> Result<Vec<u8>, Status> {
-        let registered = self.registered.get().filter(|r| r.version == version);
-        let (Some(Registration { id: who, .. }), Some(shadowed)) = (registered, self.open.get())
+    pub async fn update(&self, payload: &[u8]) -> Result<Vec<u8>, Status> {
+        let (Some(Registration { id: who, .. }), Some(shadowed)) =
+            (self.registered.get(), self.open.get())
         else {
-            let text = "the plugin is not synchronised, or registered for another version";
+            let text = "the plugin is not synchronised";
             return Err(Status::new(Code::FailedPrecondition, text));
         };
         if shadowed.load(Ordering::SeqCst) {
@@ -242,10 +239,9 @@ impl Shared {
 #[async_trait::async_trait]
 impl Serve for RuntimeService {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status> {
-        let version = Version::of_service(call.service);
         match call.method {
-            "RegisterPlugin" => self.register(version, &call.payload).await,
-            _ => self.update(version, &call.payload).await,
+            "RegisterPlugin" => self.register(&call.payload).await,
+            _ => self.update(&call.payload).await,
         }
     }
 }

@@ -243,8 +243,7 @@ pub struct Settings {
     /// Of all other plugins. In-process plugins that are not listed have no limits.
     pub other_plugins: PluginSettings,
     /// Of two instances with one id the newer is called, and the older is in its shadow until
-    /// either ends (a v1beta1 plugin is notified and closed instead, NRI-1070). False: v1alpha1
-    /// plugins of one id are all called, as by Go. A plugin that connects never replaces, or runs
+    /// either ends. False: plugins of one id are all called, as by Go. A plugin that connects never replaces, or runs
     /// beside, a launched one.
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is exempt from required plugins.

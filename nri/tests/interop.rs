@@ -23,11 +23,7 @@ use common::{
     go::{go_plugin, go_runtime, programs},
     pod, until, until_active,
 };
-use nri::{
-    Handlers, Snapshot, Version,
-    proto::*,
-    stub::{Protocol, Stub},
-};
+use nri::{Handlers, Snapshot, proto::*, stub::Stub};
 
 fn padded(id: &str, bytes: usize) -> Container {
     Container {
@@ -314,31 +310,4 @@ async fn our_plugin_takes_long_lists_from_the_go_runtime_in_parts() {
         go.says_times("synchronized <nil>", 2).await;
         assert_eq!(*listed.lock().unwrap(), (pods, pods, pods * pad));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_asks_for_the_newest_version_gets_what_the_runtime_knows() {
-    let place = Place::new();
-    let Some(go) = go_runtime(&place, &[]) else {
-        return;
-    };
-    go.says("ready").await;
-    let newest = || {
-        Stub::builder(Record::default().handlers())
-            .name("rust")
-            .index("10")
-            .socket(place.socket())
-            .protocol(Protocol::Newest)
-    };
-    // The Go runtime does not know v1beta1; the same connection continues with v1alpha1.
-    let stub = newest().start().await.unwrap();
-    assert_eq!(stub.runtime_info().protocol, Version::V1Alpha1);
-    go.says_times("synchronized <nil>", 2).await;
-    drop((stub, go));
-    let ours = place.builder().start().await;
-    // A killed runtime leaves a socket without a listener, which does not prevent the next start.
-    let nri = ours.unwrap();
-    let stub = newest().start().await.unwrap();
-    assert_eq!(stub.runtime_info().protocol, Version::V1Beta1);
-    until_active(&nri, "10-rust").await;
 }

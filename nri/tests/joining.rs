@@ -17,7 +17,7 @@ use std::{
 use common::{
     Place, Record, active, container, plugin, pod, registered, until, until_active, update,
 };
-use nri::{Adaptation, Handlers, Outcome, PluginEvent, Snapshot, proto::*, stub::Protocol};
+use nri::{Adaptation, Handlers, Outcome, PluginEvent, Snapshot, proto::*};
 use proptest::prelude::*;
 
 /// A plugin whose Synchronize waits until it is released.
@@ -219,46 +219,7 @@ async fn a_long_list_comes_in_parts_and_updates_with_the_last() {
 }
 
 #[tokio::test]
-async fn a_newer_instance_replaces_the_older_and_no_event_goes_to_both_or_neither() {
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    let connect = |record: &Record| {
-        let handlers = record.handlers();
-        let mut builder = plugin(&place, "10-a", handlers).protocol(Protocol::V1Beta1);
-        async move { builder.register().await.unwrap() }
-    };
-    let (old, new) = (Record::default(), Record::default());
-    let old_stub = connect(&old).await;
-    until_active(&nri, "10-a").await;
-
-    // Events are sent continuously while the instance is replaced.
-    let stop = Arc::new(AtomicUsize::new(0));
-    let events = {
-        let (nri, stop) = (nri.clone(), stop.clone());
-        tokio::spawn(async move {
-            let mut n = 0;
-            while stop.load(Ordering::SeqCst) == 0 || n < 50 {
-                nri.post_start_container(pod("p"), container(&format!("c{n}"), "p"))
-                    .await;
-                n += 1;
-            }
-            n
-        })
-    };
-    let _new_stub = connect(&new).await;
-    let why = old_stub.wait().await.to_string();
-    assert!(why.contains("instance-replaced: a newer 10-a"), "{why}");
-    stop.store(1, Ordering::SeqCst);
-    let sent = events.await.unwrap();
-    let all: Vec<String> = [old.lines(), new.lines()].concat();
-    let reported: Vec<_> = all.iter().filter(|l| l.starts_with("PostStart")).collect();
-    let once: BTreeSet<_> = reported.iter().collect();
-    assert_eq!((reported.len(), once.len()), (sent, sent));
-    assert_eq!(common::there(&nri).len(), 1);
-}
-
-#[tokio::test]
-async fn two_v1alpha1_plugins_may_have_the_same_id_where_the_runtime_says_so() {
+async fn two_plugins_may_have_the_same_id_where_the_runtime_says_so() {
     let place = Place::new();
     let builder = place.builder().replace_same_name(false);
     let nri = builder.start().await.unwrap();

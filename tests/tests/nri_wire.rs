@@ -11,12 +11,6 @@ use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, Fil
 
 /// The calls of WASM plugins: functions of a module (nri/wasm), not a service of the protocol.
 const WASM: [&str; 1] = ["HostFunctions"];
-/// Our names for v1beta1, where Go's v1alpha1 has `Empty`.
-const V1BETA1: [&str; 3] = [
-    "RegisterPluginResponse",
-    "ShutdownRequest",
-    "ShutdownResponse",
-];
 /// Proposed for Go's repository and not in it: pod addresses from plugins (pull request 295).
 const PROPOSED: [&str; 3] = [
     "PodSandboxAdjustment",
@@ -89,10 +83,7 @@ fn differences(ours: &Facts, theirs: &Facts) -> Vec<String> {
         }
     }
     let here_only = ours.keys().filter(|path| !theirs.contains_key(*path));
-    let known = |path: &str| {
-        let root = root(path);
-        V1BETA1.contains(&&*root) || PROPOSED.contains(&&*root) || PROPOSED.contains(&path)
-    };
+    let known = |path: &str| PROPOSED.contains(&&*root(path)) || PROPOSED.contains(&path);
     let here_only = here_only.filter(|path| !known(path));
     found.extend(here_only.map(|path| format!("{path}: not in Go")));
     found

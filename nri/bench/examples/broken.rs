@@ -12,7 +12,7 @@ use nri::{
     Code, Handlers, HookRequest, Status,
     adjust::{Adjust, update},
     proto::*,
-    stub::{Protocol, Runtime, Stub},
+    stub::{Runtime, Stub},
 };
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::{
@@ -54,15 +54,10 @@ async fn serve(rule: String, socket: Option<PathBuf>) -> ExitCode {
     loop {
         let (report, connection) = watch::channel(None);
         let mut builder = Stub::builder(handlers(&rule, connection));
-        builder = builder.protocol(match rule.as_str() {
-            "v1beta1" => Protocol::V1Beta1,
-            "v1alpha1" | "v1alpha1-state-change" => Protocol::V1Alpha1,
-            _ => Protocol::Newest,
-        });
         if let Some(socket) = &socket {
             builder = builder.name("broken").index("10").socket(socket);
         }
-        if rule.ends_with("state-change") {
+        if rule == "state-change" {
             builder = builder.state_change_only();
         }
         match builder.register().await {

@@ -35,7 +35,7 @@ pub(crate) const STEPS: [&str; 15] = [
 
 /// Each key of `expect`, with an `x` for each step that it is compared at: the runtime gets such a
 /// value from the plugin there.
-const TABLE: [(&str, &str); 14] = [
+const TABLE: [(&str, &str); 13] = [
     // join, run and update a pod; create, start, update, stop, remove; stop and remove a pod;
     // crash, restart, rollout; slow, churn
     ("error", ".xx xxx.. .. ... .."),
@@ -46,7 +46,6 @@ const TABLE: [(&str, &str); 14] = [
     ("updates", "xxx xxxxx xx xxx .."),
     ("evictions", "xxx xxxxx xx xxx .."),
     ("events", "x.. ..... .. xxx .."),
-    ("protocol", "x.. ..... .. xxx .."),
     ("prints", "xxx xxxxx xx xxx .x"),
     ("within", "xxx xxxxx xx xxx .x"),
     ("late", ".xx xxxxx xx ... .."),
@@ -96,8 +95,6 @@ pub enum Expected {
     Eviction(String, String),
     /// The plugin subscribes to exactly these.
     Events(EventMask),
-    /// `v1alpha1` or `v1beta1`.
-    Protocol(String),
     /// The plugin prints this, anywhere in its output from the beginning of the step on.
     Prints(String),
     /// No answer of the step takes longer.
@@ -126,7 +123,6 @@ pub(crate) struct Came {
     pub evictions: Vec<(String, String)>,
     /// Subscriptions of the plugins that joined.
     pub joined: Vec<EventMask>,
-    pub protocol: Option<&'static str>,
     pub printed: String,
     /// The longest answer to each method.
     pub longest: BTreeMap<String, Duration>,
@@ -219,13 +215,6 @@ impl Expected {
                         .map(|events| format!("events = \"{events}\": expected \"{wanted}\""))
                         .collect()
                 }
-            }
-            Self::Protocol(wanted) => {
-                let found = came.protocol.unwrap_or("unknown");
-                fails(
-                    found != wanted,
-                    format!("protocol = {found:?}: expected {wanted:?}"),
-                )
             }
             Self::Prints(wanted) => fails(
                 !came.printed.contains(wanted),

@@ -38,7 +38,7 @@ const STEPS: [(&str, &str, &[&str]); 15] = [
 ];
 
 /// Each key of `expect`, with a value that is not met at any step.
-const EXPECTATIONS: [(&str, &str); 14] = [
+const EXPECTATIONS: [(&str, &str); 13] = [
     ("error", "\"never\""),
     ("adjust", "{ env = [{ key = \"NEVER\" }] }"),
     ("exact", "true"),
@@ -50,7 +50,6 @@ const EXPECTATIONS: [(&str, &str); 14] = [
     ),
     ("evictions", "[{ container_id = \"old\" }]"),
     ("events", "\"RunPodSandbox\""),
-    ("protocol", "\"v1alpha1\""),
     ("prints", "[\"never\"]"),
     ("within", "\"1us\""),
     ("late", "true"),

@@ -261,47 +261,23 @@ fn a_plugin_that_does_not_join_is_misuse_and_it_says_why() {
 #[test]
 fn the_runtime_speaks_as_it_is_told() {
     let bench = Bench::new();
-    for (speaks, plugin, protocol, says) in [
-        ("newest", "none", "v1beta1", ""),
-        ("v0.12.5", "none", "v1alpha1", ""),
-        ("v1beta1", "none", "v1beta1", ""),
-        (
-            "state-change",
-            "none",
-            "v1alpha1",
-            "it takes StartContainer as StateChange",
-        ),
-        ("newest", "state-change", "v1beta1", ""),
-        (
-            "v0.12.5",
-            "state-change",
-            "v1alpha1",
-            "it takes StartContainer as StateChange",
-        ),
+    for (speaks, plugin, as_state_change) in [
+        ("dedicated-calls", "none", false),
+        ("state-change", "none", true),
+        ("dedicated-calls", "state-change", true),
     ] {
-        let join = format!(
-            "speaks = \"{speaks}\"\n[[step]]\ndo = \"join\"\nexpect.protocol = \"{protocol}\"\n"
-        );
+        let speaks = format!("speaks = \"{speaks}\"\n");
         let start = "[[step]]\ndo = \"start\"\ncontainer = \"c\"\n[[step]]\ndo = \"remove-pod\"\n";
-        let run = bench.run(&format!("{join}{CREATE}{start}"), &[], &broken(plugin));
+        let run = bench.run(&format!("{speaks}{CREATE}{start}"), &[], &broken(plugin));
+        assert_eq!(run.code, 0, "{speaks} {plugin}: {}", run.text);
+        let says = "it takes StartContainer as StateChange";
         assert_eq!(
-            run.code,
-            u8::from(plugin == "state-change" && protocol == "v1beta1"),
+            run.text.contains(says),
+            as_state_change,
             "{speaks} {plugin}: {}",
             run.text
         );
-        assert!(run.text.contains(says), "{speaks} {plugin}: {}", run.text);
     }
-    let run = bench.run(
-        "speaks = \"v0.12.5\"\nruntime.join_timeout = \"4s\"",
-        &[],
-        &broken("v1beta1"),
-    );
-    assert_eq!(
-        run.code, 2,
-        "who speaks v1beta1 only is not served: {}",
-        run.text
-    );
 }
 
 #[test]

@@ -25,7 +25,6 @@ pub(super) fn registration(name: &str, index: &str) -> Vec<u8> {
 }
 
 const REGISTER: u8 = 0;
-const REGISTER_BETA: u8 = 2;
 const UPDATE_CONTAINERS: u8 = 4;
 const INVENTED: u8 = 8;
 const NO_SERVICE: u8 = 3;
@@ -98,13 +97,6 @@ pub(super) fn connection(seeds: &mut Seeds) {
     stays(
         "registers-twice",
         joined(0, 0).call(REGISTER, &registration("b", "11")),
-    );
-    stays(
-        "registers-as-beta",
-        Script::new(0)
-            .call(REGISTER_BETA, &registration("fuzzed", "20"))
-            .answer(&[])
-            .answer(&[]),
     );
     stays(
         "configures-badly",

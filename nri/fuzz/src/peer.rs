@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use nri::{
-    Version,
+    RUNTIME_API,
     wire::frame::{
         REQUEST, RESPONSE, Request, Response, Status, TO_PLUGIN, TO_RUNTIME, header, message_header,
     },
@@ -27,11 +27,10 @@ pub(super) fn message(stream: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     [&message_header(payload.len(), stream, kind)[..], payload].concat()
 }
 
-/// Maps the first byte of a call step to a version and a method, some of which do not exist.
+/// Maps the first byte of a call step to a service and a method, some of which do not exist.
 fn called(what: u8) -> (String, &'static str) {
     let service = match what & 3 {
-        0 | 1 => Version::V1Alpha1.runtime_service(),
-        2 => Version::V1Beta1.runtime_service(),
+        0..3 => RUNTIME_API,
         _ => "nri.pkg.api.v1.Runtime",
     };
     let methods = ["RegisterPlugin", "UpdateContainers", "Invented", ""];

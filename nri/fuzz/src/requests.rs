@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nri::{
-    Adaptation, Code, Handlers, PluginId, PluginSettings, Settings, Status, Version,
+    Adaptation, Code, Handlers, PluginId, PluginSettings, Settings, Status,
     internals::{self, Identity, Who},
     mask::FieldMask,
     permit::Sets,
@@ -82,16 +82,12 @@ fn is_one_short_line(text: &str) -> bool {
     text.chars().count() <= TEXT && !text.contains(char::is_control)
 }
 
-/// Input: a control byte (v1beta1, launched), a RegisterPluginRequest. It is registered with a
+/// Input: a control byte (launched), a RegisterPluginRequest. It is registered with a
 /// valid identity, or refused with a reason that waiting callers get, too; and only once
 /// (NRI-301…304).
 pub(super) fn register(data: &[u8]) {
     let mut input = Input(data);
     let control = input.byte();
-    let version = match control & 1 {
-        0 => Version::V1Alpha1,
-        _ => Version::V1Beta1,
-    };
     let fixed = (control & 2 != 0).then(|| samples::plugin("10-launched"));
     let payload = input.rest();
     let sound = RegisterPluginRequest::decode(payload).is_ok_and(|r| {
@@ -105,14 +101,13 @@ pub(super) fn register(data: &[u8]) {
             None => Who::External(world.identity.clone()),
         };
         let (service, mut reported) = internals::service(&world.nri, who);
-        let register = || world.tokio.block_on(service.register(version, payload));
+        let register = || world.tokio.block_on(service.register(payload));
         let answer = register();
         assert_eq!(answer.is_ok(), sound);
         let reported = reported.try_recv().expect("the waiting caller is notified");
         match (answer, reported) {
             (Ok(reply), Ok(registration)) => {
                 assert!(reply.is_empty());
-                assert_eq!(registration.version, version);
                 assert!(is_one_short_line(&registration.nri_version));
                 let id = registration.id;
                 assert_eq!(id.to_string().parse(), Ok(id.clone()));
@@ -137,12 +132,11 @@ pub(super) fn unsolicited(data: &[u8]) {
     let control = input.byte();
     let payload = input.rest();
     WORLD.with(|world| {
-        let version = Version::V1Alpha1;
         let who = Who::Launched(id_of(control));
         let (service, _told) = internals::service(&world.nri, who);
-        let registered = world.tokio.block_on(service.register(version, &[]));
+        let registered = world.tokio.block_on(service.register(&[]));
         registered.expect("it is launched");
-        let ask = || world.tokio.block_on(service.update(version, payload));
+        let ask = || world.tokio.block_on(service.update(payload));
         let early = ask();
         assert!(early.is_err_and(|status| status.is(Code::FailedPrecondition)));
         service.open(Arc::default());

@@ -216,7 +216,6 @@ fn requests(seeds: &mut Seeds) {
         seeds.add("register", name, [&[control][..], request].concat());
     };
     register("sound", 0, &registration("logger", "10"));
-    register("sound-beta", 1, &registration("logger", "10"));
     register("launched", 2, &registration("another", "99"));
     register("inside", 0, &registration("inside", "00"));
     register("empty", 0, &[]);

@@ -119,8 +119,8 @@ impl Logger {
                 synchronize.tell_all(&pods, &containers);
                 async { Ok(Vec::new()) }
             })
-            .shutdown(move |reason| {
-                shutdown.log.raw(format_args!("Shutdown {reason}"));
+            .shutdown(move || {
+                shutdown.log.raw(format_args!("Shutdown"));
                 async {}
             })
     }

@@ -69,8 +69,8 @@ impl Plugin for NetworkLogger {
         Ok(())
     }
 
-    async fn shutdown(&self, _: &Context, reason: String) {
-        self.log.info(format_args!("Shutdown: {reason}"));
+    async fn shutdown(&self, _: &Context) {
+        self.log.info(format_args!("Shutdown"));
     }
 }
 

@@ -74,8 +74,8 @@ impl Plugin for Template {
         Ok(Vec::new())
     }
 
-    async fn shutdown(&self, _: &Context, reason: String) {
-        self.log.info(format_args!("shut down: {reason}"));
+    async fn shutdown(&self, _: &Context) {
+        self.log.info(format_args!("shut down"));
     }
 
     async fn run_pod_sandbox(&self, _: &Context, pod: PodSandbox) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The messages of each method, as bytes and as JSON.
 
-use nri::{Version, proto::*};
+use nri::{PLUGIN_API, RUNTIME_API, proto::*};
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -42,11 +42,11 @@ macro_rules! methods {
 }
 
 methods! {
-    RegisterPlugin: RegisterPluginRequest => RegisterPluginResponse;
+    RegisterPlugin: RegisterPluginRequest => Empty;
     UpdateContainers: UpdateContainersRequest => UpdateContainersResponse;
     Configure: ConfigureRequest => ConfigureResponse;
     Synchronize: SynchronizeRequest => SynchronizeResponse;
-    Shutdown: ShutdownRequest => ShutdownResponse;
+    Shutdown: Empty => Empty;
     RunPodSandbox: RunPodSandboxRequest => RunPodSandboxResponse;
     UpdatePodSandbox: UpdatePodSandboxRequest => UpdatePodSandboxResponse;
     PostUpdatePodSandbox: PostUpdatePodSandboxRequest => PostUpdatePodSandboxResponse;
@@ -97,10 +97,7 @@ pub fn decode(
     part: Part,
     bytes: &[u8],
 ) -> Option<Result<Decoded, String>> {
-    let is_ours = |v: Version| [v.plugin_service(), v.runtime_service()].contains(&service);
-    let known = [Version::V1Alpha1, Version::V1Beta1]
-        .into_iter()
-        .any(is_ours);
+    let known = [PLUGIN_API, RUNTIME_API].contains(&service);
     let codec = known.then(|| codec(method, part)).flatten()?;
     Some((codec.decode)(bytes))
 }

@@ -131,10 +131,10 @@ fn with_control<P: Plugin>(mut table: Handlers, plugin: Arc<P>) -> Handlers {
             Ok(wants(plugin.events(written)))
         })
     }));
-    table.shutdown = Some(Arc::new(move |cx, reason| {
+    table.shutdown = Some(Arc::new(move |cx, ()| {
         let plugin = plugin.clone();
         Box::pin(async move {
-            plugin.shutdown(&cx, reason).await;
+            plugin.shutdown(&cx).await;
             Ok(())
         })
     }));

@@ -49,7 +49,7 @@ pub struct Handlers {
     pub(crate) events: BTreeMap<Event, Handler<Vec<u8>, Vec<u8>>>,
     pub(crate) configure: Option<Handler<ConfigureRequest, ConfigureResponse>>,
     pub(crate) synchronize: Option<Handler<AllThereIs, Vec<ContainerUpdate>>>,
-    pub(crate) shutdown: Option<Handler<String, ()>>,
+    pub(crate) shutdown: Option<Handler<(), ()>>,
     pub(crate) failure_policy: Option<FailurePolicy>,
 }
 
@@ -174,15 +174,14 @@ impl Handlers {
         self
     }
 
-    /// Called when the runtime is about to close the connection, with the reason (absent in
-    /// v1alpha1, NRI-1051).
+    /// Called when the runtime is about to close the connection.
     pub fn shutdown<F, Fut>(mut self, handler: F) -> Self
     where
-        F: Fn(String) -> Fut + Send + Sync + 'static,
+        F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.shutdown = Some(Arc::new(move |_, reason| {
-            let done = handler(reason);
+        self.shutdown = Some(Arc::new(move |_, ()| {
+            let done = handler();
             Box::pin(async move {
                 done.await;
                 Ok(())

@@ -108,10 +108,9 @@ pub trait Plugin: Send + Sync + 'static {
         synchronize(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Vec<ContainerUpdate>;
     }
 
-    /// The runtime is about to close the connection, for this reason, which is empty in v1alpha1
-    /// (NRI-1051).
-    fn shutdown(&self, cx: &Context, reason: String) -> impl Future<Output = ()> + Send {
-        let _ = (cx, reason);
+    /// The runtime is about to close the connection.
+    fn shutdown(&self, cx: &Context) -> impl Future<Output = ()> + Send {
+        let _ = cx;
         Unwritten::new(())
     }
 

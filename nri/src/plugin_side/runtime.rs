@@ -71,10 +71,10 @@ struct Link {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = self.link.borrow();
-        match &link.client {
-            Some(_) => write!(f, "Runtime({})", link.info.protocol.as_str()),
-            None => f.write_str("Runtime(not connected)"),
-        }
+        f.write_str(match &link.client {
+            Some(_) => "Runtime(connected)",
+            None => "Runtime(not connected)",
+        })
     }
 }
 
@@ -105,8 +105,8 @@ impl Runtime {
             } = self.link.borrow().clone();
             let client =
                 client.ok_or_else(|| CallError::Lost("not connected to a runtime".into()))?;
-            let (service, limit) = (info.protocol.runtime_service(), info.request_timeout);
-            let asked = client.call(service, "UpdateContainers", request.clone(), limit);
+            let limit = info.request_timeout;
+            let asked = client.call("UpdateContainers", request.clone(), limit);
             match asked.await {
                 Err(CallError::Status(early))
                     if early.is(Code::FailedPrecondition)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proto_nri::ConfigureRequest;
 
-use crate::wire::version::{Version, runtime_nri_version};
+use crate::wire::version::runtime_nri_version;
 
 /// Default limit of a runtime: to configure the plugin, and for an answer.
 pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,8 +21,6 @@ pub struct RuntimeInfo {
     pub registration_timeout: Duration,
     /// The runtime's time limit for an answer to an event.
     pub request_timeout: Duration,
-    /// The version this connection speaks.
-    pub protocol: Version,
 }
 
 impl Default for RuntimeInfo {
@@ -34,13 +32,12 @@ impl Default for RuntimeInfo {
             nri_version: None,
             registration_timeout: REGISTRATION_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
-            protocol: Version::V1Alpha1,
         }
     }
 }
 
 impl RuntimeInfo {
-    pub(crate) fn of(request: &ConfigureRequest, protocol: Version) -> Self {
+    pub(crate) fn of(request: &ConfigureRequest) -> Self {
         let millis = |n: i64, default: Duration| match u64::try_from(n) {
             Ok(0) | Err(_) => default,
             Ok(n) => Duration::from_millis(n),
@@ -56,7 +53,6 @@ impl RuntimeInfo {
             nri_version,
             registration_timeout: millis(request.registration_timeout, REGISTRATION_TIMEOUT),
             request_timeout: millis(request.request_timeout, REQUEST_TIMEOUT),
-            protocol,
         }
     }
 }

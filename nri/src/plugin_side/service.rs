@@ -18,7 +18,6 @@ use crate::{
     wire::{
         event::{Wire, has_state_change},
         rpc::{Code, Status, without_panic},
-        version::Version,
     },
 };
 
@@ -42,7 +41,6 @@ pub(crate) struct PluginService {
 /// Metadata of a call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) version: Version,
     /// When the caller stops waiting for the answer.
     pub(crate) deadline: Option<Instant>,
     /// Fields missing from the request.
@@ -79,7 +77,7 @@ impl PluginService {
             left_out: left_out.into(),
         };
         // Boxed: an in-process plugin's future is polled deep within the runtime's own futures.
-        let answer = Box::pin(self.answer_method(method, payload, call.version, info.clone()));
+        let answer = Box::pin(self.answer_method(method, payload, info.clone()));
         context::during(info, answer).await
     }
 
@@ -87,7 +85,6 @@ impl PluginService {
         &self,
         method: &str,
         payload: Vec<u8>,
-        version: Version,
         call: CallInfo,
     ) -> Result<Vec<u8>, Status> {
         let cx = Context {
@@ -98,15 +95,15 @@ impl PluginService {
         match method {
             "Configure" => {
                 let request: ConfigureRequest = decode(&payload)?;
-                let info = Arc::new(RuntimeInfo::of(&request, version));
+                let info = Arc::new(RuntimeInfo::of(&request));
                 self.connection.configured(info.clone());
                 self.configure(Context { info, ..cx }, request).await
             }
             "Synchronize" => self.synchronize(cx, decode(&payload)?).await,
             "Shutdown" => {
-                let reason: ShutdownRequest = decode(&payload)?;
+                let Empty {} = decode(&payload)?;
                 if let Some(handler) = &self.handlers.shutdown {
-                    run(handler(cx, reason.reason)).await?;
+                    run(handler(cx, ())).await?;
                 }
                 Ok(Vec::new())
             }
@@ -241,7 +238,6 @@ mod tests {
     }
 
     const CALL: Call = Call {
-        version: Version::V1Alpha1,
         deadline: None,
         left_out: Vec::new(),
     };

@@ -1,95 +1,40 @@
-//! The names on the wire: v1alpha1 with dedicated calls, v1alpha1 with `StateChange`, v1beta1;
-//! and the NRI version of a runtime.
+//! The names on the wire; v1alpha1 with dedicated calls or with `StateChange`; and the NRI version
+//! of a runtime.
 //!
 //! ```text
-//!   v1alpha1:  Untried ──first dedicated call answered UNIMPLEMENTED──► StateChange   (for ever)
-//!                 └──────any other answer─────────────────────────────► Dedicated     (for ever)
-//!   v1beta1:   Dedicated
+//!   Untried ──first dedicated call answered UNIMPLEMENTED──► StateChange   (for ever)
+//!      └──────any other answer─────────────────────────────► Dedicated     (for ever)
 //! ```
-//!
-//! Both versions have the same messages with the same numbers, so a version is a service name.
-//! v1beta1 follows a draft that upstream has withdrawn; a plugin gets it only if it asks for it.
 
 use parking_lot::Mutex;
 use proto_nri::Event;
-use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "stub")]
 use crate::mask::EVENTS;
 use crate::{
     wire::event::has_state_change,
-    wire::rpc::{CallError, Code, Methods},
+    wire::rpc::{CallError, Code},
 };
 
 /// The release of containerd/nri that this library follows in protocol and behaviour.
 /// `tests/interop` tests it against that module.
 pub const NRI_VERSION: &str = "v0.12.5";
 
-/// A version of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Version {
-    V1Alpha1,
-    V1Beta1,
-}
+/// The service that plugins serve (NRI-130).
+pub const PLUGIN_API: &str = "nri.pkg.api.v1alpha1.Plugin";
 
-impl Version {
-    /// The service a plugin of this version serves (NRI-130, NRI-1000).
-    pub fn plugin_service(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Plugin",
-            Self::V1Beta1 => "nri.pkg.api.v1beta1.Plugin",
-        }
-    }
+/// The service that plugins call.
+pub const RUNTIME_API: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-    /// The service a plugin of this version calls.
-    pub fn runtime_service(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => "nri.pkg.api.v1alpha1.Runtime",
-            Self::V1Beta1 => "nri.pkg.api.v1beta1.Runtime",
-        }
-    }
+/// The methods that plugins call.
+pub(crate) const RUNTIME_METHODS: [&str; 2] = ["RegisterPlugin", "UpdateContainers"];
 
-    /// The version of a service, the plugin's or the runtime's.
-    pub(crate) fn of_service(service: &str) -> Self {
-        let beta = Self::V1Beta1;
-        if [beta.plugin_service(), beta.runtime_service()].contains(&service) {
-            beta
-        } else {
-            Self::V1Alpha1
-        }
-    }
-
-    /// As users write it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => "v1alpha1",
-            Self::V1Beta1 => "v1beta1",
-        }
-    }
-}
-
-/// Both runtime services: the one used by a registration decides (NRI-1040).
-pub(crate) fn runtime_services() -> [Methods; 2] {
-    [Version::V1Alpha1, Version::V1Beta1].map(|v| Methods {
-        service: v.runtime_service(),
-        methods: vec!["RegisterPlugin", "UpdateContainers"],
-    })
-}
-
-/// Both plugin services: the runtime calls the one that matches the registration (NRI-1042).
+/// The methods that plugins serve.
 #[cfg(feature = "stub")]
-pub(crate) fn plugin_services() -> [Methods; 2] {
-    [Version::V1Alpha1, Version::V1Beta1].map(|v| {
-        let controls = ["Configure", "Synchronize", "Shutdown"].into_iter();
-        let mut methods: Vec<_> = controls.chain(EVENTS.map(|(_, name)| name)).collect();
-        // v1beta1 has no StateChange (table 10.1).
-        if v == Version::V1Alpha1 {
-            methods.push("StateChange");
-        }
-        let service = v.plugin_service();
-        Methods { service, methods }
-    })
+pub(crate) fn plugin_methods() -> Vec<&'static str> {
+    let controls = ["Configure", "Synchronize", "Shutdown", "StateChange"];
+    let events = EVENTS.map(|(_, name)| name);
+    controls.into_iter().chain(events).collect()
 }
 
 /// Form in which a plugin takes the nine plain events.
@@ -108,11 +53,8 @@ pub(crate) enum Style {
 pub(crate) struct StyleCell(Mutex<Style>);
 
 impl StyleCell {
-    pub(crate) fn new(version: Version) -> Self {
-        Self(Mutex::new(match version {
-            Version::V1Alpha1 => Style::Untried,
-            Version::V1Beta1 => Style::Dedicated,
-        }))
+    pub(crate) fn new(style: Style) -> Self {
+        Self(Mutex::new(style))
     }
 
     pub(crate) fn get(&self) -> Style {
@@ -235,7 +177,7 @@ mod tests {
 
     #[test]
     fn only_the_first_dedicated_call_decides_the_style() {
-        let cell = StyleCell::new(Version::V1Alpha1);
+        let cell = StyleCell::new(Style::Untried);
         assert!(!cell.learn(Event::RunPodSandbox, &Ok(())));
         assert_eq!(cell.get(), Style::Dedicated);
         assert!(!cell.learn(Event::StopPodSandbox, &status(Code::Unimplemented, "later")));
@@ -244,19 +186,19 @@ mod tests {
 
     #[test]
     fn unimplemented_makes_a_plugin_old_and_other_errors_do_not() {
-        let old = StyleCell::new(Version::V1Alpha1);
+        let old = StyleCell::new(Style::Untried);
         assert!(old.learn(Event::StartContainer, &status(Code::Unimplemented, "x")));
         assert_eq!(old.get(), Style::StateChange);
 
-        let rust = StyleCell::new(Version::V1Alpha1);
+        let rust = StyleCell::new(Style::Untried);
         let text = "/nri.pkg.api.v1alpha1.Plugin/StartContainer is not supported";
         assert!(rust.learn(Event::StartContainer, &status(Code::NotFound, text)));
 
-        let veto = StyleCell::new(Version::V1Alpha1);
+        let veto = StyleCell::new(Style::Untried);
         assert!(!veto.learn(Event::StartContainer, &status(Code::Unknown, "no")));
         assert_eq!(veto.get(), Style::Dedicated);
 
-        let hung = StyleCell::new(Version::V1Alpha1);
+        let hung = StyleCell::new(Style::Untried);
         let late: Result<(), _> = Err(CallError::TimedOut(std::time::Duration::ZERO));
         assert!(!hung.learn(Event::StartContainer, &late));
         assert_eq!(hung.get(), Style::Untried);
@@ -264,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_event_without_state_change_decides_nothing() {
-        let cell = StyleCell::new(Version::V1Alpha1);
+        let cell = StyleCell::new(Style::Untried);
         assert!(!cell.learn(Event::CreateContainer, &status(Code::Unimplemented, "x")));
         assert_eq!(cell.get(), Style::Untried);
     }

@@ -1,5 +1,5 @@
-//! The guarantees for plugins on every transport. Each test runs four times: with plugins that use
-//! `StateChange`, dedicated calls, v1beta1, and in-process plugins.
+//! The guarantees for plugins on every transport. Each test runs three times: with plugins that use
+//! `StateChange`, dedicated calls, and in-process plugins.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,8 +28,6 @@ macro_rules! on_every_transport {
             async fn state_change() { check(Transport::StateChange).await }
             #[tokio::test]
             async fn dedicated() { check(Transport::Dedicated).await }
-            #[tokio::test]
-            async fn v1beta1() { check(Transport::V1Beta1).await }
             #[tokio::test]
             async fn in_process() { check(Transport::InProcess).await }
         })*
@@ -137,16 +135,13 @@ on_every_transport! {
         assert!(begun.elapsed() < Duration::from_secs(10) * common::patience());
         assert_eq!(*outcome(&reported.deliveries, "10-hangs"), Outcome::TimedOut);
         assert_eq!(*outcome(&reported.deliveries, "20-later"), Outcome::Answered);
-        if transport == Transport::V1Beta1 {
-            let why = world.stubs[0].wait().await.to_string();
-            assert!(why.contains("request-timeout: ") && why.contains("RunPodSandbox"), "{why}");
-        }
         // It does not get the Stop event either (NRI-1104).
         let reported = world.nri.stop_pod_sandbox(pod("p")).await;
         assert_eq!(reported.deliveries.len(), 1);
         assert!(world.place.seen.saw("10-hangs", |e| matches!(
             e,
-            nri::PluginEvent::Closed { reason } if reason.starts_with("request-timeout:")
+            nri::PluginEvent::Closed { reason }
+                if reason.starts_with("request-timeout: ") && reason.contains("RunPodSandbox")
         )));
     }
 
@@ -402,22 +397,20 @@ on_every_transport! {
     }
 
     async fn shutdown_says_goodbye_to_every_plugin(transport) {
-        let reasons = Arc::new(Mutex::new(Vec::new()));
-        let into = reasons.clone();
-        let handlers = Handlers::new().run_pod_sandbox(|_| async { Ok(()) }).shutdown(move |reason| {
-            into.lock().unwrap().push(reason);
+        let shutdowns = Arc::new(AtomicUsize::new(0));
+        let count = shutdowns.clone();
+        let handlers = Handlers::new().run_pod_sandbox(|_| async { Ok(()) }).shutdown(move || {
+            count.fetch_add(1, Ordering::SeqCst);
             async {}
         });
         let world = world(transport, vec![("10-a", handlers)]).await;
         world.nri.shutdown("enough").await;
-        let has_reason = matches!(transport, Transport::V1Beta1 | Transport::InProcess);
-        let reason = if has_reason { "runtime-stopping: enough" } else { "" };
-        assert_eq!(*reasons.lock().unwrap(), [reason]);
+        assert_eq!(shutdowns.load(Ordering::SeqCst), 1);
         assert!(common::there(&world.nri).is_empty());
         until("the socket is removed", || !world.place.socket().exists()).await;
-        if transport == Transport::V1Beta1 {
-            let why = world.stubs[0].wait().await.to_string();
-            assert!(why.contains("runtime-stopping: enough"), "{why}");
-        }
+        assert!(world.place.seen.saw("10-a", |e| matches!(
+            e,
+            nri::PluginEvent::Closed { reason } if reason == "runtime-stopping: enough"
+        )));
     }
 }

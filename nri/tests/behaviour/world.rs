@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nri::{
-    Adaptation, Delivery, Handlers, Outcome, PluginSettings,
-    proto::*,
-    stub::{Protocol, Stub},
-};
+use nri::{Adaptation, Delivery, Handlers, Outcome, PluginSettings, proto::*, stub::Stub};
 
 use crate::common::{Place, container, pod, until_active};
 
@@ -14,7 +10,6 @@ use crate::common::{Place, container, pod, until_active};
 pub(crate) enum Transport {
     StateChange,
     Dedicated,
-    V1Beta1,
     InProcess,
 }
 
@@ -22,7 +17,8 @@ pub(crate) enum Transport {
 pub(crate) struct World {
     pub nri: Adaptation,
     pub place: Place,
-    pub stubs: Vec<Stub>,
+    /// The connections end with them.
+    _stubs: Vec<Stub>,
 }
 
 pub(crate) type Settings = BTreeMap<nri::PluginId, PluginSettings>;
@@ -43,8 +39,11 @@ pub(crate) async fn world_with(
             builder = builder.in_process(id.parse().unwrap(), handlers);
         }
         let nri = builder.start().await.unwrap();
-        let stubs = Vec::new();
-        return World { nri, place, stubs };
+        return World {
+            nri,
+            place,
+            _stubs: Vec::new(),
+        };
     }
     let nri = builder.start().await.unwrap();
     let mut stubs = Vec::new();
@@ -52,7 +51,11 @@ pub(crate) async fn world_with(
         stubs.push(connect(transport, &place, id, handlers).await);
         until_active(&nri, id).await;
     }
-    World { nri, place, stubs }
+    World {
+        nri,
+        place,
+        _stubs: stubs,
+    }
 }
 
 pub(crate) async fn connect(
@@ -68,7 +71,6 @@ pub(crate) async fn connect(
         .socket(place.socket());
     let mut stub = match transport {
         Transport::StateChange => stub.state_change_only(),
-        Transport::V1Beta1 => stub.protocol(Protocol::V1Beta1),
         Transport::Dedicated | Transport::InProcess => stub,
     };
     stub.start().await.unwrap()

@@ -103,7 +103,6 @@ async fn a_handler_knows_its_deadline_and_which_runtime_asks() {
     assert_eq!((&*info.name, &*info.version), ("test", "v1.2.3"));
     let limit = nri.timeouts().request;
     assert_eq!(info.request_timeout, limit);
-    assert_eq!(info.protocol, nri::Version::V1Alpha1);
     let left = cx.time_left().unwrap();
     assert!(left <= limit, "{left:?}");
     let deadline = cx.deadline().unwrap();

@@ -230,7 +230,7 @@ async fn after_shutdown_a_request_fails_at_once_and_does_not_reach_the_runtime()
         async fn run_pod_sandbox(&self, _: &Context, _: PodSandbox) -> Result<()> {
             Ok(())
         }
-        async fn shutdown(&self, cx: &Context, _: String) {
+        async fn shutdown(&self, cx: &Context) {
             let report = self.0.lock().unwrap().take().unwrap();
             let _ = report.send((cx.runtime_info().name.clone(), cx.runtime().clone()));
         }

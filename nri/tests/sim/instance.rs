@@ -7,7 +7,7 @@ use std::{
 };
 
 use nri::{
-    Version,
+    RUNTIME_API,
     mask::event_named,
     proto::{
         ConfigureResponse, Event, RegisterPluginRequest, StopContainerRequest, SynchronizeRequest,
@@ -88,13 +88,8 @@ impl Instance {
             plugin_idx: index.clone(),
             nri_version: String::new(),
         };
-        let version = if self.plan.beta {
-            Version::V1Beta1
-        } else {
-            Version::V1Alpha1
-        };
         let request = Request {
-            service: version.runtime_service().to_owned(),
+            service: RUNTIME_API.to_owned(),
             method: "RegisterPlugin".to_owned(),
             payload: register.encode_to_vec(),
             ..Request::default()

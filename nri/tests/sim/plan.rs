@@ -68,8 +68,6 @@ pub(crate) struct PluginPlan {
     /// It continues to work after its timeout, as plugins in Go do.
     pub(crate) goes_on: bool,
     pub(crate) synchronize: u64,
-    /// It uses v1beta1: a newer instance closes it.
-    pub(crate) beta: bool,
     /// It refuses one in this number of setup events.
     pub(crate) refuses: Option<u64>,
     /// It ends after this time in this event, once in this number of times.
@@ -136,7 +134,6 @@ fn plugin(rng: &mut Rng, id: &PluginId, mask: EventMask) -> PluginPlan {
             (of(rng, &HEARD), of(rng, &[700, 1300, 2600, 600_000]))
         }),
         goes_on: rng.once_in(2),
-        beta: rng.once_in(5),
         synchronize: of(rng, &[1, 1, 1500, 6000, 600_000]),
         refuses: some(rng, 4, |_| 8),
         crash: some(rng, 4, |rng| (of(rng, &HEARD), rng.below(400), 4)),

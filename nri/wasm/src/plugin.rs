@@ -84,7 +84,7 @@ fn with_control(handlers: Handlers, module: &Shared) -> Handlers {
                 Ok(SynchronizeResponse::decode(&*answer)?.update)
             }
         })
-        .shutdown(move |_| {
+        .shutdown(move || {
             let module = ended.clone();
             // The answer to a notification is ignored.
             async move { drop(ask(&module, "plugin_shutdown", Vec::new()).await) }

@@ -1,5 +1,4 @@
-//! The wire types of NRI, generated from `nri.proto`: one set of messages for v1alpha1 and
-//! v1beta1, whose payloads are the same bytes. No logic lives here.
+//! The wire types of NRI v1alpha1, generated from `nri.proto`. No logic lives here.
 
 #![allow(clippy::all, clippy::pedantic, reason = "generated code")]
 

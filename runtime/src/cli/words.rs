@@ -104,9 +104,7 @@ fn outcome_text(outcome: &Outcome) -> (&'static str, &str, Tint) {
 pub(super) fn life_text(life: &Life) -> (String, Tint) {
     match life {
         Life::Launched => ("launched".to_owned(), Tint::Plain),
-        Life::Registered { version, .. } => {
-            (format!("registered, {}", version.as_str()), Tint::Plain)
-        }
+        Life::Registered { .. } => ("registered".to_owned(), Tint::Plain),
         Life::Configured { events } => {
             let names: Vec<_> = events.iter().map(event_name).collect();
             let names = if names.is_empty() {

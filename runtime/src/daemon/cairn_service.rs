@@ -246,9 +246,9 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         nri::PluginState::Absent => "absent",
         nri::PluginState::Ended => "gone",
     };
-    let version = match info.version {
-        Some(nri::Version::V1Alpha1) if info.old_style => "v1alpha1, StateChange",
-        Some(version) => version.as_str(),
+    let protocol = match info.kind {
+        Some(_) if info.old_style => "v1alpha1, StateChange",
+        Some(_) => "v1alpha1",
         None => "",
     };
     let kind = kind(info.kind);
@@ -262,7 +262,7 @@ fn plugin(info: &nri::PluginInfo) -> Plugin {
         state: state.to_owned(),
         kind: kind.to_owned(),
         pid: info.pid.unwrap_or(0),
-        protocol: version.to_owned(),
+        protocol: protocol.to_owned(),
         events: names.collect(),
         required: info.required,
         must_run: info.must_run,

@@ -375,10 +375,9 @@ mod tests {
             (Life::Launched, r#""launched""#),
             (
                 Life::Registered {
-                    version: nri::Version::V1Alpha1,
                     nri_version: "v0.12".to_owned(),
                 },
-                r#""registered","version":"v1alpha1","nri_version":"v0.12""#,
+                r#""registered","nri_version":"v0.12""#,
             ),
             (
                 Life::Configured {

@@ -7,7 +7,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub checked: Mutex<Vec<ValidateContainerAdjustmentRequest>>,
     pub synchronises: Mutex<Option<Behavior>>,
     pub reported: watch::Sender<Option<(Vec<PodSandbox>, Vec<Container>)>>,
-    pub shutdown: watch::Sender<Option<String>>,
+    pub was_shut_down: AtomicBool,
     /// The current and the highest number of events in a handler, of pods of all tests.
     pub active: AtomicUsize,
     pub most: AtomicUsize,
@@ -136,8 +136,8 @@ pub(crate) fn handlers(shared: &Arc<Shared>, events: EventMask) -> Handlers {
         }
     });
     let own = shared.clone();
-    handlers = handlers.shutdown(move |reason| {
-        own.shutdown.send_replace(Some(reason));
+    handlers = handlers.shutdown(move || {
+        own.was_shut_down.store(true, Ordering::SeqCst);
         async {}
     });
     macro_rules! pod_event {

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use nri::{
     EventMask,
     mask::{EVENTS, event_name},
     proto::*,
-    stub::{Protocol, Stub},
+    stub::Stub,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -37,7 +37,6 @@ pub struct Wanted {
     journal: Arc<Journal>,
     events: EventMask,
     policy: Option<FailurePolicy>,
-    protocol: Protocol,
     state_change_only: bool,
     synchronises: Option<Behavior>,
     behaviors: BTreeMap<i32, Behavior>,
@@ -60,7 +59,6 @@ impl Wanted {
             journal,
             events: all.fold(EventMask::NONE, EventMask::with),
             policy: None,
-            protocol: Protocol::V1Alpha1,
             state_change_only: false,
             synchronises: None,
             behaviors: BTreeMap::new(),
@@ -85,11 +83,6 @@ impl Wanted {
             fail_request,
             keep_connected,
         });
-        self
-    }
-    #[must_use]
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.protocol = protocol;
         self
     }
     #[must_use]
@@ -130,7 +123,7 @@ impl Wanted {
             checked: Mutex::default(),
             synchronises: Mutex::new(self.synchronises.clone()),
             reported: watch::channel(None).0,
-            shutdown: watch::channel(None).0,
+            was_shut_down: AtomicBool::new(false),
             active: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             raw,
@@ -142,8 +135,7 @@ impl Wanted {
         let mut builder = Stub::builder(handlers)
             .name(&self.name)
             .index(&self.index)
-            .connection(connection)
-            .protocol(self.protocol);
+            .connection(connection);
         if self.state_change_only {
             builder = builder.state_change_only();
         }
@@ -289,9 +281,9 @@ impl Plugin {
     pub async fn is_closed(&self, within: Duration) -> bool {
         tokio::time::timeout(within, self.stub.wait()).await.is_ok()
     }
-    /// The reason of the runtime's Shutdown; empty where the protocol has no field for one.
-    pub fn was_shut_down(&self) -> Option<String> {
-        self.shared.shutdown.borrow().clone()
+    /// Whether the runtime has sent Shutdown.
+    pub fn was_shut_down(&self) -> bool {
+        self.shared.was_shut_down.load(Ordering::SeqCst)
     }
     /// The largest number of events that waited for its answer at one time.
     pub fn most_at_once(&self) -> usize {

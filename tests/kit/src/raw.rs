@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, path::Path, time::Duration};
 
 use nri::{
-    Version,
+    RUNTIME_API,
     proto::{ConfigureResponse, RegisterPluginRequest},
     wire::frame::{self, Reader, Request, Response, TO_RUNTIME},
 };
@@ -58,7 +58,7 @@ impl Raw {
     /// Sends a request; [`Raw::next`] returns its answer.
     pub async fn request(&mut self, method: &str, payload: Vec<u8>) {
         let request = Request {
-            service: Version::V1Alpha1.runtime_service().into(),
+            service: RUNTIME_API.into(),
             method: method.into(),
             payload,
             ..Request::default()

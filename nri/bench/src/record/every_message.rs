@@ -1,6 +1,7 @@
 //! Every message of the protocol with every field, through a recording and back.
 
 use nri::{
+    PLUGIN_API, RUNTIME_API,
     proto::*,
     wire::frame::{Message as Frame, Request, Response, TO_PLUGIN, TO_RUNTIME},
 };
@@ -74,11 +75,11 @@ macro_rules! calls {
 
 fn calls() -> Vec<Call> {
     let mut all = calls! {
-        RegisterPlugin: RegisterPluginRequest => RegisterPluginResponse;
+        RegisterPlugin: RegisterPluginRequest => Empty;
         UpdateContainers: UpdateContainersRequest => UpdateContainersResponse;
         Configure: ConfigureRequest => ConfigureResponse;
         Synchronize: SynchronizeRequest => SynchronizeResponse;
-        Shutdown: ShutdownRequest => ShutdownResponse;
+        Shutdown: Empty => Empty;
         RunPodSandbox: RunPodSandboxRequest => RunPodSandboxResponse;
         UpdatePodSandbox: UpdatePodSandboxRequest => UpdatePodSandboxResponse;
         PostUpdatePodSandbox: PostUpdatePodSandboxRequest => PostUpdatePodSandboxResponse;
@@ -115,18 +116,10 @@ fn recorded(env: Values, calls: &[Call]) -> String {
     let connection = recorder.connection();
     for (id, Call(method, request, answer)) in (1..).step_by(2).zip(calls) {
         let (from, to, channel, service) = match *method {
-            "RegisterPlugin" | "UpdateContainers" => (
-                Side::Plugin,
-                Side::Runtime,
-                TO_RUNTIME,
-                "nri.pkg.api.v1alpha1.Runtime",
-            ),
-            _ => (
-                Side::Runtime,
-                Side::Plugin,
-                TO_PLUGIN,
-                "nri.pkg.api.v1beta1.Plugin",
-            ),
+            "RegisterPlugin" | "UpdateContainers" => {
+                (Side::Plugin, Side::Runtime, TO_RUNTIME, RUNTIME_API)
+            }
+            _ => (Side::Runtime, Side::Plugin, TO_PLUGIN, PLUGIN_API),
         };
         let request = Request {
             service: service.into(),

@@ -31,7 +31,7 @@ use crate::{
     plugin::{GRACE, How, Instance, Program},
     report::{Report, StepReport},
     rules::{Finding, Rule},
-    scenario::{Speaks, unnamed},
+    scenario::unnamed,
     tap::{Manner, Tap},
 };
 use check::Known;
@@ -98,16 +98,7 @@ impl Replay {
         let id = script.plugin.parse().unwrap_or_else(|_| unnamed());
         let socket = manners.socket.clone();
         let socket = socket.unwrap_or_else(|| dir.path().join("nri.sock"));
-        let speaks = if script.serves_beta {
-            Speaks::Newest
-        } else {
-            Speaks::V0125
-        };
-        let manner = Manner {
-            speaks,
-            ..Manner::default()
-        };
-        let tap = Tap::new(&own, &socket, manner);
+        let tap = Tap::new(&own, &socket, Manner::default());
         let program = Program {
             how: manners.how.clone(),
             id,
@@ -215,22 +206,15 @@ impl Replay {
         }
         let runtime = runtime.ok_or("no connection")?;
         let registered = runtime.registered.clone().ok_or("no registration")?;
-        let beta = registered.package.contains("v1beta1");
-        let version = |beta| if beta { "v1beta1" } else { "v1alpha1" };
-        let mut step = StepReport {
-            title: format!("RegisterPlugin {}", registered.plugin),
+        let step = StepReport {
+            title: format!("RegisterPlugin {registered}"),
             took: began.elapsed(),
             notes: std::mem::take(&mut self.script.notes),
             outcome: Some(SAME),
             ..StepReport::default()
         };
-        if beta != self.script.beta {
-            let (now, then) = (version(beta), version(self.script.beta));
-            step.note(format!("it speaks {now}, the recorded one {then}"));
-        }
-        self.report.plugins = vec![registered.plugin];
-        // v1beta1 has no StateChange.
-        self.old = !beta && !self.script.dedicated;
+        self.report.plugins = vec![registered];
+        self.old = !self.script.dedicated;
         self.file(step);
         Ok(runtime)
     }
@@ -275,11 +259,7 @@ impl Replay {
             let came = runtime.call(&call.method, &call.message, limit).await;
             let unknown =
                 matches!(&came, Came::Error(failure) if failure.code == Code::Unimplemented as i32);
-            let beta = runtime
-                .registered
-                .as_ref()
-                .is_some_and(|r| r.package.contains("v1beta1"));
-            if !(plain && unknown) || beta {
+            if !(plain && unknown) {
                 return came;
             }
             self.old = true;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, io, time::Duration};
 
 use nri::{
-    Code,
+    Code, PLUGIN_API,
     wire::frame::{Message, Reader, Request, Response, Status, TO_PLUGIN, TO_RUNTIME},
 };
 use nri_record::{Failure, Part, Values, decode, encode, json};
@@ -34,14 +34,6 @@ pub(super) enum Came {
     Lost(String),
 }
 
-/// A plugin that has registered.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Registered {
-    pub plugin: String,
-    /// `nri.pkg.api.v1alpha1.` or `nri.pkg.api.v1beta1.`
-    pub package: String,
-}
-
 /// An UpdateContainers that the plugin made.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Made {
@@ -57,7 +49,8 @@ pub(super) struct Runtime {
     last_id: u32,
     /// Received answers that are not taken yet, by call.
     answers: BTreeMap<u32, Message>,
-    pub registered: Option<Registered>,
+    /// `NN-name` of the plugin that has registered.
+    pub registered: Option<String>,
     /// The plugin's requests, in order.
     pub made: Vec<Made>,
     /// The recorded answers to UpdateContainers, until each is used.
@@ -85,12 +78,6 @@ impl Runtime {
 
     /// Calls the plugin and waits for its answer.
     pub(super) async fn call(&mut self, method: &str, message: &Value, limit: Duration) -> Came {
-        let package = self
-            .registered
-            .as_ref()
-            .map(|r| r.package.clone())
-            .unwrap_or_default();
-        let service = format!("{package}Plugin");
         let payload = match encode(method, Part::Request, message) {
             Ok(payload) => payload,
             Err(why) => return Came::Lost(format!("the recorded {method} cannot be sent: {why}")),
@@ -98,7 +85,7 @@ impl Runtime {
         self.last_id += if self.last_id == 0 { 1 } else { 2 };
         let id = self.last_id;
         let request = Request {
-            service: service.clone(),
+            service: PLUGIN_API.to_owned(),
             method: method.to_owned(),
             payload,
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
@@ -115,13 +102,13 @@ impl Runtime {
             .until(deadline, |runtime| runtime.answers.contains_key(&id))
             .await;
         match (answered, self.answers.remove(&id)) {
-            (_, Some(answer)) => self.came(&service, method, &answer),
+            (_, Some(answer)) => self.came(method, &answer),
             (Err(e), None) => Came::Lost(e.to_string()),
             (Ok(_), None) => Came::TimedOut,
         }
     }
 
-    fn came(&self, service: &str, method: &str, answer: &Message) -> Came {
+    fn came(&self, method: &str, answer: &Message) -> Came {
         let Some(response) = answer.response() else {
             return Came::Garbage("the answer cannot be decoded".to_owned());
         };
@@ -133,7 +120,7 @@ impl Runtime {
                 Came::Error(Failure { code, message })
             };
         }
-        match decode(service, method, Part::Answer, &response.payload) {
+        match decode(PLUGIN_API, method, Part::Answer, &response.payload) {
             Some(Ok(decoded)) => Came::Answer {
                 message: self.as_recorded(decoded.message),
                 payload: response.payload,
@@ -204,10 +191,8 @@ impl Runtime {
         match method {
             "RegisterPlugin" => {
                 let text = |key: &str| decoded.get(key).and_then(Value::as_str).unwrap_or_default();
-                self.registered = Some(Registered {
-                    plugin: format!("{}-{}", text("plugin_idx"), text("plugin_name")),
-                    package: service.trim_end_matches("Runtime").to_owned(),
-                });
+                let (index, name) = (text("plugin_idx"), text("plugin_name"));
+                self.registered = Some(format!("{index}-{name}"));
                 Ok(Vec::new())
             }
             _ => self.update(decoded),

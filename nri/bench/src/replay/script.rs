@@ -7,7 +7,6 @@ use nri::{Code, is_plain, mask::event_name, proto::Event};
 use nri_record::{Failure, Line, Recording, Side, Values, What};
 use serde_json::{Value, json};
 
-const BETA: &str = "nri.pkg.api.v1beta1.";
 /// The call for events to an old plugin.
 const STATE_CHANGE: &str = "StateChange";
 
@@ -17,10 +16,6 @@ pub(crate) struct Script {
     /// `NN-name`, as registered.
     pub plugin: String,
     pub connection: u64,
-    /// It registered as v1beta1.
-    pub beta: bool,
-    /// The recorded runtime served v1beta1.
-    pub serves_beta: bool,
     /// The recorded runtime made dedicated calls for events that otherwise are a StateChange.
     pub dedicated: bool,
     pub env: Values,
@@ -137,10 +132,8 @@ fn all(recording: &Recording) -> Vec<Script> {
         }
         reading.take(line);
     }
-    let serves_beta = readings.values().any(|reading| reading.script.beta);
     let scripts = readings.into_values().map(|reading| reading.script);
     let finished = scripts.map(|mut script| {
-        script.serves_beta = serves_beta;
         script.notes.extend(notes.iter().cloned());
         if script.env == Values::Redacted {
             let note = "values of environment variables are redacted: calls that depend on them cannot be compared";
@@ -181,14 +174,10 @@ impl Reading {
             What::Answer {
                 from,
                 id,
-                service,
-                method,
                 message,
                 error,
                 ..
             } => {
-                let registered = method == "RegisterPlugin" && error.is_none();
-                self.script.beta |= registered && service.starts_with(BETA);
                 let caller = match from {
                     Side::Plugin => Side::Runtime,
                     Side::Runtime => Side::Plugin,

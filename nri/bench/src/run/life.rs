@@ -26,9 +26,7 @@ impl Bench {
         let infos = self.await_joined(plugins).await.map_err(Over::NotJoined)?;
         self.plugins = infos.iter().map(|info| info.id.clone()).collect();
         self.report.plugins = self.plugins.iter().map(ToString::to_string).collect();
-        let protocol = self.tap.seen(|seen| seen.protocol).unwrap_or("unknown");
         report.title = format!("join {}", self.report.plugins.join(", "));
-        report.note(format!("protocol = {protocol:?}"));
         for info in &infos {
             report.note(format!("events = \"{}\"", info.events));
         }

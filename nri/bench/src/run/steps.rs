@@ -96,7 +96,6 @@ impl Bench {
             let ours = self.active().into_iter();
             let ours = ours.filter(|info| self.plugins.contains(&info.id));
             came.joined = ours.map(|info| info.events).collect();
-            came.protocol = self.tap.seen(|seen| seen.protocol);
         }
         Ok(())
     }

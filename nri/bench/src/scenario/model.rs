@@ -15,23 +15,16 @@ use serde::Deserialize;
 
 use crate::{expect::Expected, rules::Rule};
 
-/// Protocol of the runtime.
+/// Generation of the runtime's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Speaks {
-    /// v1alpha1, and v1beta1 for plugins that ask for it.
+    /// As NRI v0.12.5: one call per event.
     #[default]
-    #[serde(rename = "newest")]
-    Newest,
-    /// As NRI v0.12.5: v1alpha1 with dedicated calls, no v1beta1.
-    #[serde(rename = "v0.12.5")]
-    V0125,
-    /// As runtimes before dedicated calls: events without an answer are sent as StateChange; no
-    /// v1beta1, no NRI version and no timeouts in Configure.
-    #[serde(rename = "state-change")]
+    DedicatedCalls,
+    /// As runtimes before dedicated calls: events without an answer are sent as StateChange; no NRI
+    /// version and no timeouts in Configure.
     StateChange,
-    /// v1beta1 only.
-    #[serde(rename = "v1beta1")]
-    V1Beta1,
 }
 
 /// The default plugin identity.

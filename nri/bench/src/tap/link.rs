@@ -93,7 +93,7 @@ impl Link {
                 0 => return Ok(()),
                 n => {
                     for message in self.messages_of_plugin(&piece[..n])? {
-                        self.check(message);
+                        self.check(&message);
                     }
                 }
             }
@@ -107,18 +107,17 @@ impl Link {
         })
     }
 
-    fn check(&mut self, message: Message) -> Fate {
-        let manner = self.shared.manner.lock();
+    fn check(&mut self, message: &Message) -> bool {
         let mut seen = self.shared.seen.lock();
-        seen.plugin_says(&mut self.state, &manner, message, Instant::now())
+        seen.plugin_says(&mut self.state, message, Instant::now())
     }
 
     async fn take_from_plugin(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         for message in self.messages_of_plugin(bytes)? {
-            match self.check(message) {
-                Fate::Pass(message) => self.runtime.write_all(&message.frames()).await?,
-                Fate::Answer(message) => self.plugin.write_all(&message.frames()).await?,
-                Fate::Hold(message) => self.held.push_back((Instant::now() + HOLD, message)),
+            if self.check(&message) {
+                self.held.push_back((Instant::now() + HOLD, message));
+            } else {
+                self.runtime.write_all(&message.frames()).await?;
             }
         }
         if !self.state.is_asked() {
@@ -156,9 +155,7 @@ impl Link {
                 sleep(slow).await;
             }
             match fate {
-                Fate::Pass(message) | Fate::Hold(message) => {
-                    self.plugin.write_all(&message.frames()).await?;
-                }
+                Fate::Pass(message) => self.plugin.write_all(&message.frames()).await?,
                 Fate::Answer(message) => self.runtime.write_all(&message.frames()).await?,
             }
         }

@@ -21,8 +21,6 @@ use crate::{
     scenario::Speaks,
 };
 
-const V1BETA1: &str = "nri.pkg.api.v1beta1.";
-
 /// Changes of messages by the tap; the same for all links.
 #[derive(Debug, Default)]
 pub(crate) struct Manner {
@@ -39,15 +37,12 @@ pub(super) struct Shared {
     pub seen: Mutex<Seen>,
 }
 
-/// Treatment of a message.
+/// Treatment of a message of the runtime.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass(Message),
     /// It is returned to its sender, as the answer.
     Answer(Message),
-    /// An UpdateContainers during a call to the plugin: delayed until its handler has answered, or
-    /// the limit.
-    Hold(Message),
 }
 
 /// One call to the plugin without an answer yet.
@@ -85,8 +80,6 @@ pub(crate) struct Seen {
     pub findings: Vec<Finding>,
     /// Longest answer to each method.
     pub longest: BTreeMap<String, Duration>,
-    /// `v1alpha1` or `v1beta1`, of the last registration.
-    pub protocol: Option<&'static str>,
     /// Of the last plugin that connected by itself.
     pub pid: Option<u32>,
     /// StateChange was called and answered.
@@ -141,26 +134,23 @@ impl Seen {
         Fate::Pass(message)
     }
 
-    /// A message of the plugin.
+    /// A message of the plugin. True for an UpdateContainers during a call to the plugin: it is
+    /// delayed until the handler has answered, or the limit.
     pub(crate) fn plugin_says(
         &mut self,
         link: &mut LinkState,
-        manner: &Manner,
-        message: Message,
+        message: &Message,
         now: Instant,
-    ) -> Fate {
+    ) -> bool {
         match message.connection {
-            TO_PLUGIN => {
-                self.answered(link, &message, now);
-                Fate::Pass(message)
-            }
-            TO_RUNTIME => self.asked(link, manner, message),
+            TO_PLUGIN => self.answered(link, message, now),
+            TO_RUNTIME => return self.asked(link, message),
             other => {
                 let what = format!("a message on connection {other}, which NRI does not have");
                 self.found(Rule::Garbage, what);
-                Fate::Pass(message)
             }
         }
+        false
     }
 
     fn answered(&mut self, link: &mut LinkState, message: &Message, now: Instant) {
@@ -205,35 +195,22 @@ impl Seen {
         }
     }
 
-    fn asked(&mut self, link: &mut LinkState, manner: &Manner, message: Message) -> Fate {
+    fn asked(&mut self, link: &mut LinkState, message: &Message) -> bool {
         let Some(request) = message.request() else {
-            return Fate::Pass(message);
+            return false;
         };
-        let beta = request.service.starts_with(V1BETA1);
-        let refused = match manner.speaks {
-            Speaks::Newest => false,
-            Speaks::V0125 | Speaks::StateChange => beta,
-            Speaks::V1Beta1 => !beta,
-        };
-        if refused {
-            let why = format!("{} is not served by this runtime", request.service);
-            return Fate::Answer(message.unimplemented(&why));
-        }
         if request.method == "RegisterPlugin" {
-            self.protocol = Some(if beta { "v1beta1" } else { "v1alpha1" });
-            return Fate::Pass(message);
+            return false;
         }
         if link.sent_goodbye {
             let what = format!("{} after Shutdown", request.method);
             self.found(Rule::AnswerAfterShutdown, what);
         }
-        if request.method == "UpdateContainers" {
+        let updates = request.method == "UpdateContainers";
+        if updates {
             self.asking += usize::from(link.asking.insert(message.stream));
-            if link.is_asked() {
-                return Fate::Hold(message);
-            }
         }
-        Fate::Pass(message)
+        updates && link.is_asked()
     }
 }
 

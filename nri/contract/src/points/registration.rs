@@ -1,19 +1,19 @@
-//! G-10 and G-39 to G-41: the accepted plugins and their protocols.
+//! G-10, G-39 and G-41: the accepted plugins and their protocols.
 
 use std::time::{Duration, Instant};
 
-use nri::{proto::Event, stub::Protocol};
+use nri::proto::Event;
 use testkit::raw::Raw;
 
 use crate::{
     point::{Point, points},
     raw,
-    stage::{PATIENCE, Stage, eventually},
+    stage::{Stage, eventually},
 };
 use testkit::{
     journal::listed,
     plugin::Behavior,
-    verdict::{Answer, Checked, miss, same, skip, that},
+    verdict::{Answer, Checked, miss, same, that},
 };
 
 pub(super) fn points() -> Vec<Point> {
@@ -27,9 +27,6 @@ pub(super) fn points() -> Vec<Point> {
         Fast "G-10/gets-its-times" "Configure names the runtime and both timeouts" gets_its_times;
         Fast "G-11/garbage-instead-of-registration" "a connection that sends garbage is closed, and pods run" garbage;
         Fast "G-39/state-change-only" "a plugin of the first generation gets plain events by StateChange, and may answer the others" state_change;
-        Fast "G-40/v1beta1" "a plugin that asks for v1beta1 gets every event of a life" v1beta1;
-        Slow "G-09/the-reason-is-sent" "through v1beta1, Shutdown gives the reason" reason_of_shutdown;
-        Fast "G-40/replacement" "a newer instance of it takes the older one's place" replacement;
         Fast "G-41/rollout" "of two plugins of one index and name the newest is called, and the older again once the newest has ended" rollout;
     }
 }
@@ -161,43 +158,6 @@ async fn state_change(s: &Stage) -> Checked {
     plugin.was_notified(&LIFE)
 }
 
-/// A plugin that uses v1beta1, if the runtime supports it.
-async fn beta(s: &Stage) -> Checked<testkit::plugin::Plugin> {
-    let wanted = s.wanted("10", "beta").protocol(Protocol::V1Beta1);
-    match wanted.try_start().await {
-        Err(why) => skip(format!("the protocol v1beta1: {why}")),
-        Ok(plugin) => {
-            plugin.synchronised().await?;
-            Ok(plugin)
-        }
-    }
-}
-
-async fn v1beta1(s: &Stage) -> Checked {
-    let plugin = beta(s).await?;
-    life(s).await?;
-    plugin.sees(Event::RemovePodSandbox, "p").await?;
-    plugin.was_notified(&LIFE)
-}
-
-async fn reason_of_shutdown(s: &Stage) -> Checked {
-    let plugin = beta(s).await?;
-    plugin.does(Event::RunPodSandbox, Behavior::Hang);
-    s.pod("p").await?;
-    let closed = plugin.is_closed(PATIENCE).await;
-    that(
-        closed,
-        "the plugin that was late is closed",
-        "it is connected",
-    )?;
-    let reason = plugin.was_shut_down();
-    that(
-        reason.as_ref().is_some_and(|reason| !reason.is_empty()),
-        "Shutdown with a reason",
-        format!("{reason:?}"),
-    )
-}
-
 async fn rollout(s: &Stage) -> Checked {
     let older = s.plugin("10", "rollout").await?;
     s.pod("before").await?;
@@ -238,28 +198,4 @@ async fn rollout(s: &Stage) -> Checked {
         }
     })
     .await
-}
-
-async fn replacement(s: &Stage) -> Checked {
-    let older = beta(s).await?;
-    s.pod("p").await?;
-    older.sees(Event::RunPodSandbox, "p").await?;
-    let newer = beta(s).await?;
-    let closed = older.is_closed(PATIENCE).await;
-    that(closed, "the older instance is closed", "it is connected")?;
-    let (pods, _) = newer.synchronised().await?;
-    same(
-        "pods of this point in the newer one's Synchronize",
-        1,
-        pods.iter().filter(|p| p.name == s.name("p")).count(),
-    )?;
-    let before = older.lines().len() + newer.lines().len();
-    s.pod("next").await?;
-    // Both plugins have the same name: exactly one of them got the event of the new pod.
-    newer.sees(Event::RunPodSandbox, "next").await?;
-    same(
-        "events of the next pod",
-        before / 2 + 1,
-        s.journal.all().len(),
-    )
 }

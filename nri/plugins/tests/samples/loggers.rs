@@ -174,7 +174,7 @@ async fn the_network_logger_tells_namespace_and_addresses() {
     world.nri.stop_pod_sandbox(on_host.clone()).await;
     world.nri.remove_pod_sandbox(on_host).await;
     world.nri.shutdown("the test ends").await;
-    let over = |world: &World| world.read("log").contains("Shutdown: ");
+    let over = |world: &World| world.read("log").contains("Shutdown");
     world.until("it is told of the end", over).await;
     let expected = "\
 network-logger: Synchronize: default/pod0: /run/netns/pod0, addresses 10.0.0.7

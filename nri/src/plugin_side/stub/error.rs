@@ -6,7 +6,7 @@ use crate::{
     plugin_id::BadPluginId,
     wire::{
         process::ENV_SOCKET,
-        rpc::{CallError, Status, one_line},
+        rpc::{CallError, Status},
     },
 };
 
@@ -57,9 +57,9 @@ pub enum StubError {
     Synchronize(Status),
     #[error("the connection has ended: {0}")]
     Ended(String),
-    /// With the runtime's reason, which is empty in v1alpha1.
-    #[error("the runtime has ended the connection{}{}", if .0.is_empty() { "" } else { ": " }, one_line(.0))]
-    Dismissed(String),
+    /// By Shutdown.
+    #[error("the runtime has ended the connection")]
+    Dismissed,
 }
 
 impl StubError {
@@ -69,20 +69,5 @@ impl StubError {
             self,
             Self::NoHandlers | Self::Identity(_) | Self::NoIndex { .. } | Self::IndexTwice(..)
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_connection_is_told_with_the_reason_if_there_is_one() {
-        let text = |reason: &str| StubError::Dismissed(reason.to_owned()).to_string();
-        assert_eq!(text(""), "the runtime has ended the connection");
-        assert_eq!(
-            text("runtime-stopping: it was\ntold to"),
-            "the runtime has ended the connection: runtime-stopping: it was told to"
-        );
     }
 }

@@ -48,7 +48,13 @@
 //! Dropping a future of this module at any point leaves nothing behind (NRI-915).
 
 use std::{
-    env, fmt, io, os::unix::net::UnixStream as StdUnixStream, path::PathBuf, sync::Arc,
+    env, fmt, io,
+    os::unix::net::UnixStream as StdUnixStream,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -67,8 +73,8 @@ use crate::{
         event::Wire,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
         process::ENV_SOCKET,
-        rpc::{CallError, Client, Code, Serving, Status, serve},
-        version::{NRI_VERSION, Version, plugin_services},
+        rpc::{Client, Serving, serve},
+        version::{NRI_VERSION, PLUGIN_API, RUNTIME_API, plugin_methods},
     },
 };
 
@@ -82,19 +88,6 @@ pub use crate::plugin_side::{context::time_left, runtime::Runtime, runtime_info:
 
 /// Time a write may wait while the runtime does not read.
 const STALLED: Duration = Duration::from_secs(10);
-
-/// The requested protocol version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Protocol {
-    /// Supported by all runtimes.
-    #[default]
-    V1Alpha1,
-    /// Only v1beta1, which follows a withdrawn draft.
-    V1Beta1,
-    /// v1beta1 if the runtime supports it, else v1alpha1, on the same connection (NRI-1042).
-    Newest,
-}
 
 /// Collects the parts of a [`Stub`]. By default a plugin is named after its file, `10-name`, and
 /// connects to the default socket; a launched plugin gets everything from its runtime.
@@ -121,7 +114,6 @@ pub struct StubBuilder {
     connection: Option<StdUnixStream>,
     #[cfg(feature = "sim")]
     memory: Option<nri_sim::Memory>,
-    protocol: Protocol,
     registration_timeout: Duration,
     reconnect: bool,
     on_disconnect: Option<OnDisconnect>,
@@ -149,7 +141,7 @@ pub struct Stub {
     _serving: Serving,
     runtime: Runtime,
     info: Arc<RuntimeInfo>,
-    dismissed: Arc<Mutex<Option<String>>>,
+    dismissed: Arc<AtomicBool>,
 }
 
 impl StubBuilder {
@@ -181,12 +173,6 @@ impl StubBuilder {
     #[cfg(feature = "sim")]
     pub fn memory(mut self, connection: nri_sim::Memory) -> Self {
         self.memory = Some(connection);
-        self
-    }
-
-    /// v1alpha1 unless set.
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.protocol = protocol;
         self
     }
 
@@ -266,9 +252,15 @@ impl StubBuilder {
             dismissed: Arc::clone(&dismissed),
             state_change_only: self.state_change_only,
         });
-        let served = serve(mux.open(PLUGIN_SERVICE), &plugin_services(), server).await;
+        let served = serve(
+            mux.open(PLUGIN_SERVICE),
+            PLUGIN_API,
+            &plugin_methods(),
+            server,
+        )
+        .await;
         let serving = served.map_err(StubError::Serve)?;
-        let client = Client::new(mux.open(RUNTIME_SERVICE), None);
+        let client = Client::new(mux.open(RUNTIME_SERVICE), RUNTIME_API, None);
         connection.attach(client.clone());
         mux.start();
         self.ask_to_register(&client, &id).await?;
@@ -322,28 +314,10 @@ impl StubBuilder {
             plugin_idx: id.index.clone(),
             nri_version: NRI_VERSION.to_owned(),
         };
-        let ask = |version: Version| {
-            let limit = self.registration_timeout;
-            let (service, payload) = (version.runtime_service(), request.to_wire());
-            client.call(service, "RegisterPlugin", payload, limit)
-        };
-        let registered = match self.protocol {
-            Protocol::V1Alpha1 => ask(Version::V1Alpha1).await,
-            Protocol::V1Beta1 => ask(Version::V1Beta1).await,
-            Protocol::Newest => match ask(Version::V1Beta1).await {
-                Err(CallError::Status(s)) if is_unknown_service(&s) => ask(Version::V1Alpha1).await,
-                registered => registered,
-            },
-        };
-        registered.map(drop).map_err(StubError::Register)
+        let limit = self.registration_timeout;
+        let registered = client.call("RegisterPlugin", request.to_wire(), limit);
+        registered.await.map(drop).map_err(StubError::Register)
     }
-}
-
-/// Answers of runtimes that lack a service; those built on ttrpc-rust differ (NRI-142).
-fn is_unknown_service(status: &Status) -> bool {
-    status.is(Code::Unimplemented)
-        || (status.is(Code::InvalidArgument) || status.is(Code::NotFound))
-            && status.message.contains("service")
 }
 
 impl Stub {
@@ -357,7 +331,6 @@ impl Stub {
             connection: None,
             #[cfg(feature = "sim")]
             memory: None,
-            protocol: Protocol::default(),
             registration_timeout: REGISTRATION_TIMEOUT,
             reconnect: true,
             on_disconnect: None,
@@ -394,11 +367,10 @@ impl Stub {
     /// Waits until the connection ends; returns the reason.
     pub async fn wait(&self) -> StubError {
         let why = self.mux.closed().await;
-        let dismissed = self.dismissed.lock();
-        match &*dismissed {
-            Some(reason) => StubError::Dismissed(reason.clone()),
-            None => StubError::Ended(why.to_string()),
+        if self.dismissed.load(Ordering::SeqCst) {
+            return StubError::Dismissed;
         }
+        StubError::Ended(why.to_string())
     }
 
     /// Ends the connection. Dropping the stub does the same.

@@ -2,9 +2,7 @@
 //!
 //! | it ended because | without reconnecting, or launched | reconnecting |
 //! |---|---|---|
-//! | the runtime stops, or Shutdown had no reason | `Ok` | again, after five seconds at least |
-//! | a newer instance has its place | `Ok` | `Ok` |
-//! | the runtime closed it for a fault, by name | that error | again, after five seconds at least |
+//! | the runtime sent Shutdown | `Ok` | again, after five seconds at least |
 //! | the connection was lost, or could not be made | that error | again, after the back-off |
 //! | the plugin has no identity or no event | that error | that error |
 
@@ -13,13 +11,13 @@ use std::{env, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Stub, StubBuilder, StubError};
-use crate::{closing::CloseReason, wire::process::ENV_SOCKET};
+use crate::wire::process::ENV_SOCKET;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// A connection of this length resets the back-off (NRI-916).
 const BACKOFF_RESET: Duration = Duration::from_secs(60);
-/// Pause after the runtime reported that it stops (NRI-1051).
+/// Pause after Shutdown.
 const BACKOFF_STOPPING: Duration = Duration::from_secs(5);
 
 /// Reaction to the end of a connection.
@@ -36,13 +34,8 @@ enum Next {
 fn next(ended: &StubError, reconnects: bool, backoff: Duration) -> Next {
     match ended {
         ended if ended.is_final() => Next::Fail,
-        StubError::Dismissed(why) => match CloseReason::of(why) {
-            Some(CloseReason::InstanceReplaced) => Next::Done,
-            _ if reconnects => Next::Again(backoff.max(BACKOFF_STOPPING)),
-            Some(CloseReason::RuntimeStopping) => Next::Done,
-            None if why.is_empty() => Next::Done,
-            _ => Next::Fail,
-        },
+        StubError::Dismissed if reconnects => Next::Again(backoff.max(BACKOFF_STOPPING)),
+        StubError::Dismissed => Next::Done,
         _ if reconnects => Next::Again(backoff),
         _ => Next::Fail,
     }
@@ -53,9 +46,9 @@ impl StubBuilder {
     /// lost: exponential back-off, 0.5 s to 30 s (NRI-916). Each end and each beginning is reported
     /// by an event of `tracing`, and to [`on_disconnect`](StubBuilder::on_disconnect).
     ///
-    /// Ends with `Ok` when a newer instance has taken the plugin's place, or when the runtime shuts
-    /// down and the plugin does not reconnect: because the runtime launched it and its socket
-    /// cannot return, or by [`reconnect(false)`](StubBuilder::reconnect).
+    /// Ends with `Ok` when the runtime sends Shutdown and the plugin does not reconnect: because
+    /// the runtime launched it and its socket cannot return, or by
+    /// [`reconnect(false)`](StubBuilder::reconnect).
     pub async fn run(mut self) -> Result<(), StubError> {
         let reconnects = self.reconnect && env::var_os(ENV_SOCKET).is_none();
         let mut backoff = BACKOFF_FIRST;
@@ -143,40 +136,19 @@ mod tests {
 
     const BACKOFF: Duration = Duration::from_secs(1);
 
-    fn dismissed(why: &str) -> StubError {
-        StubError::Dismissed(why.to_owned())
-    }
-
     #[test]
     fn a_runtime_that_stops_is_no_error_and_is_tried_again_later_than_a_lost_one() {
-        for why in ["", "runtime-stopping: a test"] {
-            let ended = dismissed(why);
-            assert_eq!(next(&ended, false, BACKOFF), Next::Done);
-            assert_eq!(next(&ended, true, BACKOFF), Next::Again(BACKOFF_STOPPING));
-            assert_eq!(
-                next(&ended, true, BACKOFF_MAX),
-                Next::Again(BACKOFF_MAX),
-                "the back-off goes on"
-            );
-        }
+        let ended = StubError::Dismissed;
+        assert_eq!(next(&ended, false, BACKOFF), Next::Done);
+        assert_eq!(next(&ended, true, BACKOFF), Next::Again(BACKOFF_STOPPING));
+        assert_eq!(
+            next(&ended, true, BACKOFF_MAX),
+            Next::Again(BACKOFF_MAX),
+            "the back-off goes on"
+        );
         let lost = StubError::Ended("lost".to_owned());
         assert_eq!(next(&lost, true, BACKOFF), Next::Again(BACKOFF));
         assert_eq!(next(&lost, false, BACKOFF), Next::Fail);
-    }
-
-    #[test]
-    fn a_plugin_that_was_replaced_does_not_come_back() {
-        let replaced = dismissed("instance-replaced: by a newer 10-a");
-        for reconnects in [true, false] {
-            assert_eq!(next(&replaced, reconnects, BACKOFF), Next::Done);
-        }
-    }
-
-    #[test]
-    fn a_plugin_that_was_closed_for_a_fault_ends_with_it() {
-        let late = dismissed("request-timeout: StopContainer");
-        assert_eq!(next(&late, false, BACKOFF), Next::Fail);
-        assert_eq!(next(&late, true, BACKOFF), Next::Again(BACKOFF_STOPPING));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The plugin's service on one connection.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
-use proto_nri::ShutdownRequest;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
@@ -13,9 +15,8 @@ use crate::{
     },
     shorten,
     wire::{
-        event::{Wire, is_plain},
+        event::is_plain,
         rpc::{Code, Incoming, Serve, Status},
-        version::Version,
     },
 };
 
@@ -25,8 +26,8 @@ pub(super) struct PluginServer {
     /// Takes no requests after Shutdown: a runtime that ends does not answer them.
     pub(super) connection: Connection,
     pub(super) configured: Mutex<Option<oneshot::Sender<Result<(), Status>>>>,
-    /// The reason of a received Shutdown.
-    pub(super) dismissed: Arc<Mutex<Option<String>>>,
+    /// Shutdown was received.
+    pub(super) dismissed: Arc<AtomicBool>,
     pub(super) state_change_only: bool,
 }
 
@@ -34,7 +35,6 @@ pub(super) struct PluginServer {
 impl Serve for PluginServer {
     async fn answer(&self, incoming: Incoming) -> Result<Vec<u8>, Status> {
         let Incoming {
-            service,
             method,
             payload,
             limit,
@@ -45,13 +45,10 @@ impl Serve for PluginServer {
             return Err(Status::new(Code::Unimplemented, text));
         }
         if method == "Shutdown" {
-            let reason = ShutdownRequest::from_wire(&payload).unwrap_or_default();
-            let mut dismissed = self.dismissed.lock();
-            *dismissed = Some(reason.reason);
+            self.dismissed.store(true, Ordering::SeqCst);
             self.connection.dismiss();
         }
         let call = Call {
-            version: Version::of_service(service),
             deadline: limit.map(|limit| Instant::now() + limit),
             left_out: metadata.remove(shorten::KEY).unwrap_or_default(),
         };

@@ -18,7 +18,7 @@ use tokio::{net::UnixListener, sync::Notify};
 use super::{Client, Incoming, Serve, Status, serve};
 use crate::{
     wire::mux::{Mux, PLUGIN_SERVICE, RUNTIME_SERVICE},
-    wire::version::{Version, runtime_services},
+    wire::version::{PLUGIN_API, RUNTIME_API, RUNTIME_METHODS},
 };
 
 /// Accepts everything, and signals its first call.
@@ -75,18 +75,17 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
         .unwrap()
         .unwrap();
     let mux = Mux::new(stream, limit);
-    let client = Client::new(mux.open(PLUGIN_SERVICE), None);
+    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API, None);
     let asked = Arc::new(Yes(Notify::new()));
     let conn = mux.open_for_replies(RUNTIME_SERVICE);
-    let _serving = serve(conn, &runtime_services(), asked.clone())
+    let _serving = serve(conn, RUNTIME_API, &RUNTIME_METHODS, asked.clone())
         .await
         .unwrap();
     mux.start();
     let registered = tokio::time::timeout(limit, asked.0.notified()).await;
     registered.expect("it registers");
-    let service = Version::V1Alpha1.plugin_service();
     let configure = ConfigureRequest::default().encode_to_vec();
-    let configured = client.call(service, "Configure", configure, limit);
+    let configured = client.call("Configure", configure, limit);
     configured.await.unwrap();
     let calls: Vec<_> = (0..CALLS)
         .map(|n| {
@@ -100,7 +99,7 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
             };
             crate::rt::spawn(async move {
                 let payload = request.encode_to_vec();
-                let answer = client.call(service, "StartContainer", payload, limit);
+                let answer = client.call("StartContainer", payload, limit);
                 answer.await
             })
         })

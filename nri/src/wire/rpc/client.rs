@@ -1,4 +1,4 @@
-//! Calls the peer's services.
+//! Calls the peer's service.
 //!
 //! ```text
 //!   call ── with the id that its place on the wire gives it ──► MuxSender
@@ -52,46 +52,46 @@ pub(crate) struct Extra {
     pub(crate) busy: Duration,
 }
 
-/// Calls the peer's services. Dropping the last one drops its connection.
+/// Calls the peer's service. Dropping the last one drops its connection.
 #[derive(Clone)]
 pub(crate) struct Client {
     sender: MuxSender,
     waiting: Arc<Waiting>,
     open: Arc<Semaphore>,
     _reader: Arc<Reader>,
+    service: &'static str,
     metadata: Option<Metadata>,
 }
 
 impl Client {
     /// Must be called inside a tokio runtime.
-    pub(crate) fn new(conn: MuxConn, metadata: Option<Metadata>) -> Self {
+    pub(crate) fn new(conn: MuxConn, service: &'static str, metadata: Option<Metadata>) -> Self {
         let waiting = Arc::<Waiting>::default();
         Self {
             sender: conn.sender(),
             _reader: Arc::new(Reader::start(conn, waiting.clone())),
             waiting,
             open: Arc::new(Semaphore::new(MAX_CALLS)),
+            service,
             metadata,
         }
     }
 
-    /// Calls `service.method` and waits at most `limit`. The peer receives the limit and may stop
+    /// Calls a method and waits at most `limit`. The peer receives the limit and may stop
     /// working on the answer after it.
     pub(crate) async fn call(
         &self,
-        service: &str,
         method: &str,
         payload: Vec<u8>,
         limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        self.call_with(service, method, payload, limit, Extra::default())
+        self.call_with(method, payload, limit, Extra::default())
             .await
     }
 
     /// As [`Client::call`], with special attributes.
     pub(crate) async fn call_with(
         &self,
-        service: &str,
         method: &str,
         payload: Vec<u8>,
         limit: Duration,
@@ -99,7 +99,7 @@ impl Client {
     ) -> Result<Vec<u8>, CallError> {
         let deadline = Instant::now() + limit;
         let request = Request {
-            service: service.to_owned(),
+            service: self.service.to_owned(),
             method: method.to_owned(),
             payload,
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),

@@ -30,7 +30,6 @@ use crate::wire::mux::MuxConn;
 
 /// A received call.
 pub(crate) struct Incoming {
-    pub(crate) service: &'static str,
     pub(crate) method: &'static str,
     pub(crate) payload: Vec<u8>,
     /// Time the caller waits for the answer; `None` without a limit.
@@ -53,12 +52,6 @@ pub(crate) trait Serve: Send + Sync + 'static {
     async fn answer(&self, call: Incoming) -> Result<Vec<u8>, Status>;
 }
 
-/// The methods of one service.
-pub(crate) struct Methods {
-    pub(crate) service: &'static str,
-    pub(crate) methods: Vec<&'static str>,
-}
-
 /// A running server. Dropping it ends it, with all handlers.
 pub(crate) struct Serving {
     // A mutex only because a server is not Sync.
@@ -71,30 +64,28 @@ impl std::fmt::Debug for Serving {
     }
 }
 
-/// Answers the calls received on `conn`.
+/// Answers the calls of the service's methods received on `conn`.
 pub(crate) async fn serve(
     conn: MuxConn,
-    services: &[Methods],
+    service: &str,
+    methods: &[&'static str],
     serve: Arc<dyn Serve>,
 ) -> io::Result<Serving> {
     let gate = Arc::new(Gate::default());
-    let table = services.iter().map(|s| {
-        let methods = s.methods.iter().map(|method| {
-            let handler = Handler {
-                service: s.service,
-                method,
-                serve: serve.clone(),
-                gate: gate.clone(),
-            };
-            let handler: Box<dyn MethodHandler + Send + Sync> = Box::new(handler);
-            ((*method).to_owned(), handler)
-        });
-        let service = Service {
-            methods: methods.collect(),
-            streams: HashMap::new(),
+    let methods = methods.iter().map(|method| {
+        let handler = Handler {
+            method,
+            serve: serve.clone(),
+            gate: gate.clone(),
         };
-        (s.service.to_owned(), service)
+        let handler: Box<dyn MethodHandler + Send + Sync> = Box::new(handler);
+        ((*method).to_owned(), handler)
     });
+    let handlers = Service {
+        methods: methods.collect(),
+        streams: HashMap::new(),
+    };
+    let table = HashMap::from([(service.to_owned(), handlers)]);
     let conn = Gated {
         conn,
         gate: gate.clone(),
@@ -102,7 +93,7 @@ pub(crate) async fn serve(
     };
     let mut server = Server::new()
         .add_listener(transport::Listener::new(OneConnection(Some(conn))))
-        .register_service(table.collect());
+        .register_service(table);
     server.start().await.map_err(io::Error::other)?;
     Ok(Serving {
         _server: Mutex::new(server),
@@ -110,7 +101,6 @@ pub(crate) async fn serve(
 }
 
 struct Handler {
-    service: &'static str,
     method: &'static str,
     serve: Arc<dyn Serve>,
     gate: Arc<Gate>,
@@ -121,7 +111,6 @@ impl MethodHandler for Handler {
     async fn handler(&self, ctx: TtrpcContext, request: Request) -> ttrpc::Result<Response> {
         let _open = self.gate.enter();
         let call = Incoming {
-            service: self.service,
             method: self.method,
             payload: request.payload,
             limit: u64::try_from(ctx.timeout_nano)

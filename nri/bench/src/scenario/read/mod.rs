@@ -129,7 +129,6 @@ struct ExpectTable {
     evictions: Option<Vec<Value>>,
     resources: Option<Value>,
     events: Option<Spanned<String>>,
-    protocol: Option<Spanned<String>>,
     prints: Option<Vec<String>>,
     within: Option<Spanned<DurationText>>,
     late: Option<bool>,

@@ -168,7 +168,6 @@ impl Reader<'_> {
             evictions,
             resources,
             events,
-            protocol,
             prints,
             within,
             late,
@@ -252,13 +251,6 @@ impl Reader<'_> {
         }
         if let Some(events) = &events {
             add("events", vec![Expected::Events(self.parsed(events)?)])?;
-        }
-        if let Some(protocol) = protocol {
-            let (span, protocol) = (protocol.span(), protocol.into_inner());
-            if !["v1alpha1", "v1beta1"].contains(&protocol.as_str()) {
-                return Err(self.bad(&span, "protocol is \"v1alpha1\" or \"v1beta1\""));
-            }
-            add("protocol", vec![Expected::Protocol(protocol)])?;
         }
         if let Some(prints) = prints {
             let asks = prints.iter().all(|text| !text.is_empty());
