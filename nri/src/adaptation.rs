@@ -44,14 +44,6 @@ impl Drop for Turn {
     }
 }
 
-/// Keeps plugins from joining while it, or a clone of it, lives (NRI-319). Only for runtimes that
-/// cannot keep the rule of [`Source::snapshot`](crate::Source::snapshot). Pass the existing one
-/// down instead of taking another.
-#[derive(Debug, Clone)]
-pub struct BlockSync {
-    _guard: Arc<tokio::sync::OwnedRwLockReadGuard<()>>,
-}
-
 /// The runtime side of NRI. Clones are handles to the same object; dropping the last one
 /// disconnects the plugins as [`Adaptation::shutdown`] does.
 #[derive(Clone)]
@@ -100,13 +92,6 @@ impl Adaptation {
     /// the [`Adaptation`] in it.
     pub fn cut<T>(&self, change: impl FnOnce() -> T) -> T {
         self.shared.roster.cut(change)
-    }
-
-    /// Keeps plugins from joining until the result is dropped. See [`BlockSync`].
-    pub async fn block_plugin_sync(&self) -> BlockSync {
-        BlockSync {
-            _guard: Arc::new(self.shared.joins.clone().read_owned().await),
-        }
     }
 
     async fn sent<R: HookRequest>(&self, request: R) -> Result<Notified, Refused> {
@@ -255,11 +240,6 @@ impl Adaptation {
     /// The time limits of plugin calls.
     pub fn timeouts(&self) -> Timeouts {
         self.shared.timeouts()
-    }
-
-    /// Changes the time limits, from the next call on.
-    pub fn set_timeouts(&self, timeouts: Timeouts) {
-        self.shared.set_timeouts(timeouts);
     }
 
     /// The last connections and files that were rejected before they were known to be a plugin.

@@ -108,16 +108,6 @@ impl Builder {
         self
     }
 
-    /// Metadata of each call to a plugin, such as a trace context. Called with the method's name by
-    /// the calling task; keys in lower case.
-    pub fn call_metadata(
-        mut self,
-        metadata: impl Fn(&str) -> Vec<(String, String)> + Send + Sync + 'static,
-    ) -> Self {
-        self.runtime.metadata = Some(Arc::new(metadata));
-        self
-    }
-
     /// Gives each plugin connection its own [`Watch`], which sees the connection's bytes, such as a
     /// connection of a recording (the package nri-record).
     pub fn watch<W: Watch + 'static>(

@@ -122,8 +122,7 @@ async fn introduce(
     origin: &Origin,
     known: &mut Option<PluginId>,
 ) -> Result<(Arc<Session>, Serving, Arc<RuntimeService>, Option<Permit>), String> {
-    let metadata = shared.runtime.metadata.clone();
-    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API, metadata);
+    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API);
     let who = match origin {
         Origin::External(identity) => Who::External(identity.clone()),
         Origin::Launched { found, .. } => Who::Launched(found.id.clone()),

@@ -11,13 +11,10 @@
 //! the list at once and leaves the rest (Shutdown, closing, killing) to that task. No operation of
 //! a pod waits for it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use proto_nri::{ContainerUpdate, SynchronizeRequest, SynchronizeResponse};
-use tokio::{
-    sync::OwnedRwLockWriteGuard,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     call::failure_of,
@@ -46,10 +43,6 @@ use crate::{
 
 /// The call that updates of a joining plugin are part of.
 pub(crate) const SYNCHRONIZE: &str = "Synchronize";
-/// How long a joining plugin waits for a moment without `block_plugin_sync()` before it lets others
-/// through (NRI-319).
-const QUIET_WAIT: Duration = Duration::from_secs(5);
-const QUIET_PAUSE: Duration = Duration::from_secs(1);
 
 /// Sends a plugin all pods and containers (NRI-320…325). Returns its updates.
 pub(crate) async fn synchronize(
@@ -155,21 +148,7 @@ async fn cut_in(shared: &Arc<Shared>, session: &Arc<Session>) -> (Joining, Snaps
     let limit = shared.timeouts().sync;
     loop {
         let slot = slot_to_replace(shared, session);
-        let mut lane = waits.ready(slot.as_ref(), limit).await;
-        // Waits for runtimes that use block_plugin_sync(). Only the cut must not run during their
-        // operations, which may need the lane.
-        let _quiet = match shared.joins.clone().try_write_owned() {
-            Ok(quiet) => quiet,
-            Err(_) => {
-                drop(lane);
-                let quiet = wait_for_quiet(shared).await;
-                lane = slot.as_ref().and_then(|slot| slot.try_lane());
-                if slot.is_some() && lane.is_none() {
-                    continue;
-                }
-                quiet
-            }
-        };
+        let lane = waits.ready(slot.as_ref(), limit).await;
         if let Some(joined) = waits.cut(slot, lane) {
             return joined;
         }
@@ -184,19 +163,6 @@ fn slot_to_replace(shared: &Shared, session: &Session) -> Option<Arc<Slot>> {
     };
     let slots = shared.roster.slots();
     slots.into_iter().find(|slot| replaces && same(slot))
-}
-
-/// Waits until no `block_plugin_sync()` is in force.
-async fn wait_for_quiet(shared: &Shared) -> OwnedRwLockWriteGuard<()> {
-    loop {
-        match timeout(QUIET_WAIT, shared.joins.clone().write_owned()).await {
-            Ok(guard) => return guard,
-            Err(_) => {
-                tracing::warn!("a plugin waits to be synchronised: operations hold it back");
-                sleep(QUIET_PAUSE).await;
-            }
-        }
-    }
 }
 
 /// The updates of Synchronize that the plugin may make. The others are reported.

@@ -220,7 +220,7 @@ pub mod prelude {
     pub use crate::{Stub, StubError};
 }
 
-pub use adaptation::{Adaptation, BlockSync, Turn};
+pub use adaptation::{Adaptation, Turn};
 pub use builder::Builder;
 pub use launch::StartError;
 pub use mask::EventMask;

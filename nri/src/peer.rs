@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     mask::event_name,
     plugin_id::PluginId,
-    plugin_side::service::{Call, PluginService},
+    plugin_side::service::PluginService,
     policy,
     shorten::{self, LeftOut, shorten},
     wire::event::{HookRequest, Wire},
@@ -53,11 +53,8 @@ impl Peer {
         match self {
             Self::Remote(client) => client.call_with(method, payload, limit, extra).await,
             Self::InProcess(plugin) => {
-                let call = Call {
-                    deadline: Some(Instant::now() + limit),
-                    left_out: Vec::new(),
-                };
-                let answer = plugin.answer(method, payload, call);
+                let deadline = Some(Instant::now() + limit);
+                let answer = plugin.answer(method, payload, deadline, Vec::new());
                 match tokio::time::timeout(limit, answer).await {
                     Ok(answer) => answer.map_err(CallError::Status),
                     Err(_) => Err(CallError::TimedOut(limit)),

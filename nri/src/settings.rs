@@ -236,15 +236,14 @@ pub struct Settings {
     /// Plugin files and their directory must belong to root or to us, and be writable only by the
     /// owner.
     pub trusted_files_only: bool,
-    /// At the start; [`Adaptation::set_timeouts`](crate::Adaptation::set_timeouts) changes them.
     pub timeouts: Timeouts,
     /// By id, `10-name`.
     pub plugins: BTreeMap<PluginId, PluginSettings>,
     /// Of all other plugins. In-process plugins that are not listed have no limits.
     pub other_plugins: PluginSettings,
     /// Of two instances with one id the newer is called, and the older is in its shadow until
-    /// either ends. False: plugins of one id are all called, as by Go. A plugin that connects never replaces, or runs
-    /// beside, a launched one.
+    /// either ends. False: plugins of one id are all called, as by Go. A plugin that connects never
+    /// replaces, or runs beside, a launched one.
     pub replace_same_name: bool,
     /// A pod with this annotation set to `true` is exempt from required plugins.
     pub tolerate_missing_annotation: Option<String>,

@@ -3,9 +3,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex as AsyncMutex, RwLock as AsyncRwLock, watch},
+    sync::{Mutex as AsyncMutex, watch},
     time::Instant,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     seats::{MAX_SHADOWS, Seats},
     settings::{Settings, Timeouts},
     source::Source,
-    wire::{mux::Watches, rpc::Metadata},
+    wire::mux::Watches,
 };
 
 /// The runtime as plugins see it, and what it adds to their connections.
@@ -31,8 +31,6 @@ use crate::{
 pub(crate) struct Runtime {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// Metadata of calls beside the request.
-    pub(crate) metadata: Option<Metadata>,
     /// Makes the observer of the bytes of a connection.
     pub(crate) watches: Option<Watches>,
 }
@@ -40,7 +38,6 @@ pub(crate) struct Runtime {
 pub(crate) struct Shared {
     pub(crate) runtime: Runtime,
     pub(crate) settings: Settings,
-    timeouts: RwLock<Timeouts>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) seats: Seats,
     pub(crate) notices: Notices,
@@ -49,8 +46,6 @@ pub(crate) struct Shared {
     pub(crate) failed_joins: FailedJoins,
     pub(crate) removed: RemovedPlugins,
     pub(crate) turn: Arc<AsyncMutex<()>>,
-    /// Read by `block_plugin_sync()`, written by those that join.
-    pub(crate) joins: Arc<AsyncRwLock<()>>,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) started: Instant,
@@ -68,7 +63,6 @@ impl Shared {
         let roster = Arc::new(Roster::new(source.clone()));
         Self {
             runtime,
-            timeouts: RwLock::new(settings.timeouts),
             settings,
             roster: roster.clone(),
             seats: Seats::default(),
@@ -78,7 +72,6 @@ impl Shared {
             failed_joins: FailedJoins::default(),
             removed: RemovedPlugins::default(),
             turn: Arc::default(),
-            joins: Arc::default(),
             source,
             stopping: watch::Sender::new(false),
             started: Instant::now(),
@@ -86,13 +79,8 @@ impl Shared {
         }
     }
 
-    /// As they are now.
     pub(crate) fn timeouts(&self) -> Timeouts {
-        *self.timeouts.read()
-    }
-
-    pub(crate) fn set_timeouts(&self, timeouts: Timeouts) {
-        *self.timeouts.write() = timeouts;
+        self.settings.timeouts
     }
 
     /// A plugin gets no further events from now on; the first reason is kept. The task that watches

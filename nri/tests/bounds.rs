@@ -225,11 +225,8 @@ fn updates_of_synchronize_behind_a_slow_one_are_errors_of_the_plugin() {
     alone(async {
         let place = Place::new();
         let builder = place.builder().source(Arc::new(Hangs));
+        let builder = builder.sync_timeout(Duration::from_secs(2));
         let nri = builder.start().await.unwrap();
-        nri.set_timeouts(nri::Timeouts {
-            sync: Duration::from_secs(2),
-            ..nri::Timeouts::default()
-        });
         let handlers = Record::default().handlers();
         let handlers =
             handlers.synchronize(|_, _| async { Ok(["a", "b", "c"].map(update).into()) });

@@ -17,7 +17,7 @@ use std::{
 use common::{
     Place, Record, active, container, plugin, pod, registered, until, until_active, update,
 };
-use nri::{Adaptation, Handlers, Outcome, PluginEvent, Snapshot, proto::*};
+use nri::{Adaptation, Handlers, Outcome, Snapshot, proto::*};
 use proptest::prelude::*;
 
 /// A plugin whose Synchronize waits until it is released.
@@ -155,31 +155,6 @@ async fn an_object_being_removed_is_neither_listed_nor_told_of() {
     let record = Record::default();
     let _stub = active(&nri, &place, "10-a", record.handlers()).await;
     assert_eq!(record.lines(), ["Synchronize p"]);
-}
-
-#[tokio::test]
-async fn block_plugin_sync_keeps_a_plugin_out_until_it_is_dropped() {
-    let place = Place::new();
-    let nri = place.builder().start().await.unwrap();
-    let block = nri.block_plugin_sync().await;
-    let nested = block.clone();
-    let record = Record::default();
-    let configured = |id| {
-        place
-            .seen
-            .saw(id, |e| matches!(e, PluginEvent::Configured { .. }))
-    };
-    let _a = registered(&place, "10-a", record.handlers()).await;
-    until("10-a waits", || configured("10-a")).await;
-    drop(block);
-    // When 20-b has reached the same step, 10-a would be active if it did not wait.
-    let _b = registered(&place, "20-b", record.handlers()).await;
-    until("20-b waits", || configured("20-b")).await;
-    assert_eq!(record.lines(), Vec::<String>::new());
-    assert!(common::there(&nri).is_empty());
-    drop(nested);
-    until_active(&nri, "10-a").await;
-    until_active(&nri, "20-b").await;
 }
 
 #[tokio::test]

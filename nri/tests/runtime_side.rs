@@ -1,74 +1,27 @@
-//! A runtime's settings, also those that change while it runs, and the events for its own metrics.
-#![expect(clippy::disallowed_methods, reason = "the tests' own tasks")]
+//! A runtime's settings, and the events for its own metrics.
 
 mod common;
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use common::{Place, Record, container, pod, until, until_active};
+use common::{Place, Record, container, hasty, pod, until, until_active};
 use nri::{
-    Adaptation, Delivery, Handlers, Observer, Outcome, PluginEvent, Timeouts,
+    Adaptation, Delivery, Handlers, Observer, PluginEvent,
     proto::*,
     stub::{Stub, StubError},
 };
 
 fn hangs() -> Handlers {
-    Handlers::new()
-        .run_pod_sandbox(|_| async { std::future::pending().await })
-        .stop_pod_sandbox(|_| async { std::future::pending().await })
-}
-
-/// Applies from the next event on; joining keeps its own timeout.
-fn limit_requests(nri: &Adaptation, limit: Duration) -> Timeouts {
-    let timeouts = Timeouts {
-        request: limit,
-        ..nri.timeouts()
-    };
-    nri.set_timeouts(timeouts);
-    timeouts
+    Handlers::new().stop_pod_sandbox(|_| async { std::future::pending().await })
 }
 
 async fn connect(place: &Place, index: &str, handlers: Handlers) -> Result<Stub, StubError> {
     let stub = Stub::builder(handlers).index(index).name("p");
     let mut stub = stub.socket(place.socket());
     stub.register().await
-}
-
-#[tokio::test]
-async fn time_outs_can_be_changed_while_the_runtime_runs() {
-    let place = Place::new();
-    let builder = place.builder().request_timeout(Duration::from_secs(30));
-    let nri = builder.start().await.unwrap();
-    let _stub = connect(&place, "10", hangs()).await.unwrap();
-    until_active(&nri, "10-p").await;
-    let timeouts = limit_requests(&nri, Duration::from_millis(50));
-    assert_eq!(nri.timeouts(), timeouts);
-    let begun = Instant::now();
-    let reported = nri.run_pod_sandbox(pod("p")).await.unwrap();
-    assert_eq!(reported.deliveries[0].outcome, Outcome::TimedOut);
-    assert!(begun.elapsed() < Duration::from_secs(5), "the old one held");
-    // The reason of the close contains the missed event and the delay.
-    let missed = |event: &PluginEvent| {
-        matches!(event, PluginEvent::Closed { reason }
-            if reason.starts_with("request-timeout: ") && reason.ends_with("RunPodSandbox request: timed out (limit 50ms)"))
-    };
-    until("it is closed", || place.seen.saw("10-p", missed)).await;
-    // The new limit also applies to the next registration.
-    nri.set_timeouts(Timeouts {
-        registration: Duration::from_millis(50),
-        ..timeouts
-    });
-    let silent = tokio::net::UnixStream::connect(place.socket()).await;
-    let silent = silent.unwrap();
-    let late = |event: &PluginEvent| matches!(event, PluginEvent::Rejected { reason } if reason.contains("within 50ms"));
-    until("the silent one is turned away", || {
-        place.seen.saw("??", late)
-    })
-    .await;
-    drop(silent);
 }
 
 #[tokio::test]
@@ -98,63 +51,6 @@ async fn a_runtime_says_who_it_is() {
         let refused = refused.map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("name and version"), "{refused}");
     }
-}
-
-#[tokio::test]
-async fn each_call_carries_the_metadata_that_the_runtime_gives() {
-    let place = Place::new();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let methods = asked.clone();
-    let nri = place
-        .builder()
-        .call_metadata(move |method| {
-            methods.lock().unwrap().push(method.to_owned());
-            vec![("traceparent".to_owned(), "00-1-2-01".to_owned())]
-        })
-        .start()
-        .await
-        .unwrap();
-    // Read from the connection: our own stub, like Go's, ignores the field.
-    let mut trunk = tokio::net::UnixStream::connect(place.socket())
-        .await
-        .unwrap();
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
-    let wire = Arc::new(Mutex::new(Vec::new()));
-    let seen = wire.clone();
-    tokio::spawn(async move {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let (mut up, mut down) = (vec![0; 65536], vec![0; 65536]);
-        loop {
-            tokio::select! {
-                n = ours.read(&mut up) => match n {
-                    Ok(n) if n > 0 => trunk.write_all(&up[..n]).await.unwrap(),
-                    _ => return,
-                },
-                n = trunk.read(&mut down) => match n {
-                    Ok(n) if n > 0 => {
-                        seen.lock().unwrap().extend_from_slice(&down[..n]);
-                        ours.write_all(&down[..n]).await.unwrap();
-                    }
-                    _ => return,
-                },
-            }
-        }
-    });
-    let record = Record::default();
-    let stub = Stub::builder(record.handlers()).index("10").name("p");
-    let mut stub = stub.connection(theirs);
-    let _stub = stub.start().await.unwrap();
-    until_active(&nri, "10-p").await;
-    nri.run_pod_sandbox(pod("p")).await.unwrap();
-    assert_eq!(record.lines().last().unwrap(), "RunPodSandbox p");
-    let asked = asked.lock().unwrap().clone();
-    assert_eq!(asked, ["Configure", "Synchronize", "RunPodSandbox"]);
-    let wire = wire.lock().unwrap().clone();
-    let text = String::from_utf8_lossy(&wire);
-    assert_eq!(text.matches("traceparent").count(), 3);
-    assert_eq!(text.matches("00-1-2-01").count(), 3);
 }
 
 /// Metrics of a runtime.
@@ -227,19 +123,13 @@ async fn an_observer_is_told_of_each_call_once_and_of_how_many_are_active() {
 #[tokio::test]
 async fn an_overdue_plugin_counts_as_active() {
     let place = Place::new();
-    let policy = nri::policy::PluginPolicy {
-        on_timeout: Some(nri::policy::OnTimeout::Skip),
-        ..Default::default()
-    };
-    let settings = nri::PluginSettings {
-        policy,
-        ..Default::default()
-    };
-    let plugins = [("10-p".parse().unwrap(), settings)].into();
+    let mut plugins = hasty("10-p", Duration::from_millis(50));
+    for settings in plugins.values_mut() {
+        settings.policy.on_timeout = Some(nri::policy::OnTimeout::Skip);
+    }
     let nri = place.builder().plugins(plugins).start().await.unwrap();
     let _stub = connect(&place, "10", hangs()).await.unwrap();
     until_active(&nri, "10-p").await;
-    limit_requests(&nri, Duration::from_millis(50));
     nri.stop_pod_sandbox(pod("p")).await;
     assert_eq!(nri.plugins()[0].state, nri::PluginState::Overdue);
     let text = nri.metrics("t");

@@ -38,15 +38,6 @@ pub(crate) struct PluginService {
     connection: Connection,
 }
 
-/// Metadata of a call.
-#[derive(Debug)]
-pub(crate) struct Call {
-    /// When the caller stops waiting for the answer.
-    pub(crate) deadline: Option<Instant>,
-    /// Fields missing from the request.
-    pub(crate) left_out: Vec<String>,
-}
-
 impl PluginService {
     /// Of an in-process plugin, which has no connection for requests to the runtime.
     pub(crate) fn in_process(handlers: Handlers) -> Self {
@@ -61,21 +52,21 @@ impl PluginService {
         }
     }
 
-    /// Answers one call. An unknown method is UNIMPLEMENTED.
+    /// Answers one call. An unknown method is UNIMPLEMENTED. `deadline`: when the caller stops
+    /// waiting for the answer. `left_out`: fields missing from the request.
     pub(crate) async fn answer(
         &self,
         method: &str,
         payload: Vec<u8>,
-        call: Call,
+        deadline: Option<Instant>,
+        left_out: Vec<String>,
     ) -> Result<Vec<u8>, Status> {
         let left_out = match method {
-            "Synchronize" => self.lacks_besides(call.left_out),
-            _ => call.left_out,
+            "Synchronize" => self.lacks_besides(left_out),
+            _ => left_out,
         };
-        let info = CallInfo {
-            deadline: call.deadline,
-            left_out: left_out.into(),
-        };
+        let left_out = left_out.into();
+        let info = CallInfo { deadline, left_out };
         // Boxed: an in-process plugin's future is polled deep within the runtime's own futures.
         let answer = Box::pin(self.answer_method(method, payload, info.clone()));
         context::during(info, answer).await
@@ -237,11 +228,6 @@ mod tests {
         PluginService::in_process(handlers)
     }
 
-    const CALL: Call = Call {
-        deadline: None,
-        left_out: Vec::new(),
-    };
-
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(future)
@@ -257,7 +243,7 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             // An answer or an error; a panic would return as its own error.
-            if let Err(status) = block_on(service().answer(method, payload, CALL)) {
+            if let Err(status) = block_on(service().answer(method, payload, None, Vec::new())) {
                 prop_assert!(!status.message.contains("panicked"), "{}", status.message);
             }
         }
@@ -278,7 +264,8 @@ mod tests {
                 containers: Vec::new(),
                 more,
             };
-            let reply = block_on(service.answer("Synchronize", part.to_wire(), CALL)).unwrap();
+            let reply =
+                block_on(service.answer("Synchronize", part.to_wire(), None, Vec::new())).unwrap();
             assert_eq!(SynchronizeResponse::from_wire(&reply).unwrap().more, more);
         }
         assert_eq!(*seen.lock(), [3]);
@@ -291,7 +278,8 @@ mod tests {
             more: true,
             ..Default::default()
         };
-        let reply = block_on(service.answer("Synchronize", part.to_wire(), CALL)).unwrap();
+        let reply =
+            block_on(service.answer("Synchronize", part.to_wire(), None, Vec::new())).unwrap();
         assert!(SynchronizeResponse::from_wire(&reply).unwrap().more);
     }
 
@@ -303,7 +291,7 @@ mod tests {
                 .stop_pod_sandbox(|_| async { Ok(()) })
                 .configure(move |_| async move { Ok(wanted) });
             let answer = PluginService::in_process(handlers);
-            let reply = block_on(answer.answer("Configure", Vec::new(), CALL))?;
+            let reply = block_on(answer.answer("Configure", Vec::new(), None, Vec::new()))?;
             ConfigureResponse::from_wire(&reply)
                 .map(|r| r.events)
                 .map_err(|e| Status::new(Code::Unknown, e))
@@ -340,12 +328,12 @@ mod tests {
             99,
             Event::RunPodSandbox as i32,
         ] {
-            let answer = service.answer("StateChange", change(event).to_wire(), CALL);
+            let answer = service.answer("StateChange", change(event).to_wire(), None, Vec::new());
             assert!(block_on(answer).unwrap().is_empty());
         }
         assert_eq!(*seen.lock(), "");
         let start = change(Event::StartContainer as i32).to_wire();
-        block_on(service.answer("StateChange", start, CALL)).unwrap();
+        block_on(service.answer("StateChange", start, None, Vec::new())).unwrap();
         assert_eq!(*seen.lock(), "p c");
     }
 }

@@ -138,10 +138,12 @@ on_every_transport! {
         // It does not get the Stop event either (NRI-1104).
         let reported = world.nri.stop_pod_sandbox(pod("p")).await;
         assert_eq!(reported.deliveries.len(), 1);
+        let limit = world.nri.timeouts().request;
+        let end = format!("RunPodSandbox request: timed out (limit {limit:?})");
         assert!(world.place.seen.saw("10-hangs", |e| matches!(
             e,
             nri::PluginEvent::Closed { reason }
-                if reason.starts_with("request-timeout: ") && reason.contains("RunPodSandbox")
+                if reason.starts_with("request-timeout: ") && reason.ends_with(&end)
         )));
     }
 

@@ -215,6 +215,9 @@ async fn a_flood_of_connections_is_bounded_and_over_with_the_registration_timeou
     let running = tokio::spawn(good.run());
     until_active(&nri, "10-good").await;
     running.abort();
+    let seen = place.seen.plugins.lock().unwrap();
+    let late = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if reason.contains("within 500ms"));
+    assert!(seen.iter().any(|(_, e)| late(e)), "{seen:?}");
 }
 
 #[tokio::test]

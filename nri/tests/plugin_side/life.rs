@@ -11,7 +11,7 @@ use nri::{
 };
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     task::JoinHandle,
 };
 
@@ -119,16 +119,26 @@ async fn start_fails_where_the_plugin_refuses_to_be_synchronised() {
 #[tokio::test]
 async fn an_update_before_the_plugin_is_synchronised_is_refused_at_once_and_not_asked_again() {
     let place = Place::new();
-    let nri = started(&place).await;
-    let block = nri.block_plugin_sync().await;
-    let stub = builder(&place, Notes::default()).register().await.unwrap();
+    let _nri = started(&place).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let handlers = Handlers::new()
+        .run_pod_sandbox(|_| async { Ok(()) })
+        .synchronize(move |_, _| {
+            let gate = closed.clone();
+            async move {
+                let _open = gate.acquire().await;
+                Ok(Vec::new())
+            }
+        });
+    let stub = builder(&place, handlers).register().await.unwrap();
     let runtime = stub.runtime();
     let early = soon(runtime.evict("e", "too early")).await.unwrap_err();
     assert!(
         matches!(&early, CallError::Status(s) if s.is(Code::FailedPrecondition)),
         "{early}"
     );
-    drop(block);
+    gate.add_permits(1);
     soon(stub.synchronized()).await.unwrap();
     runtime.evict("e", "now").await.unwrap();
     assert_eq!(place.runtime.evictions.lock().unwrap().len(), 1);

@@ -260,7 +260,7 @@ impl StubBuilder {
         )
         .await;
         let serving = served.map_err(StubError::Serve)?;
-        let client = Client::new(mux.open(RUNTIME_SERVICE), RUNTIME_API, None);
+        let client = Client::new(mux.open(RUNTIME_SERVICE), RUNTIME_API);
         connection.attach(client.clone());
         mux.start();
         self.ask_to_register(&client, &id).await?;

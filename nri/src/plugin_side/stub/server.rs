@@ -9,10 +9,7 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    plugin_side::{
-        runtime::Connection,
-        service::{Call, PluginService},
-    },
+    plugin_side::{runtime::Connection, service::PluginService},
     shorten,
     wire::{
         event::is_plain,
@@ -48,11 +45,10 @@ impl Serve for PluginServer {
             self.dismissed.store(true, Ordering::SeqCst);
             self.connection.dismiss();
         }
-        let call = Call {
-            deadline: limit.map(|limit| Instant::now() + limit),
-            left_out: metadata.remove(shorten::KEY).unwrap_or_default(),
-        };
-        let answer = self.service.answer(method, payload, call).await;
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let left_out = metadata.remove(shorten::KEY).unwrap_or_default();
+        let answer = self.service.answer(method, payload, deadline, left_out);
+        let answer = answer.await;
         if method == "Configure" {
             let configured = self.configured.lock().take();
             if let Some(configured) = configured {

@@ -75,7 +75,7 @@ async fn five_hundred_calls_at_once_are_all_taken_by_a_go_plugin() {
         .unwrap()
         .unwrap();
     let mux = Mux::new(stream, limit);
-    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API, None);
+    let client = Client::new(mux.open(PLUGIN_SERVICE), PLUGIN_API);
     let asked = Arc::new(Yes(Notify::new()));
     let conn = mux.open_for_replies(RUNTIME_SERVICE);
     let _serving = serve(conn, RUNTIME_API, &RUNTIME_METHODS, asked.clone())

@@ -38,15 +38,12 @@ use crate::{
     wire::mux::{MuxConn, MuxSender},
 };
 
-/// Returns the metadata of a call, by the name of its method.
-pub(crate) type Metadata = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
-
 /// Special attributes of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Extra {
     /// Bytes by which its message must stay below the limit.
     pub(crate) room: usize,
-    /// More metadata.
+    /// Its metadata.
     pub(crate) metadata: Vec<(String, String)>,
     /// Time for which the peer may process it, even if the caller waits less.
     pub(crate) busy: Duration,
@@ -60,12 +57,11 @@ pub(crate) struct Client {
     open: Arc<Semaphore>,
     _reader: Arc<Reader>,
     service: &'static str,
-    metadata: Option<Metadata>,
 }
 
 impl Client {
     /// Must be called inside a tokio runtime.
-    pub(crate) fn new(conn: MuxConn, service: &'static str, metadata: Option<Metadata>) -> Self {
+    pub(crate) fn new(conn: MuxConn, service: &'static str) -> Self {
         let waiting = Arc::<Waiting>::default();
         Self {
             sender: conn.sender(),
@@ -73,7 +69,6 @@ impl Client {
             waiting,
             open: Arc::new(Semaphore::new(MAX_CALLS)),
             service,
-            metadata,
         }
     }
 
@@ -98,12 +93,14 @@ impl Client {
         extra: Extra,
     ) -> Result<Vec<u8>, CallError> {
         let deadline = Instant::now() + limit;
+        let pairs = extra.metadata.into_iter();
+        let pairs = pairs.map(|(key, value)| KeyValue { key, value }.encode_to_vec());
         let request = Request {
             service: self.service.to_owned(),
             method: method.to_owned(),
             payload,
             timeout_nano: i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX),
-            metadata: self.metadata(method, extra.metadata),
+            metadata: pairs.collect(),
         };
         let longest = MAX_MESSAGE - extra.room;
         let busy_until = deadline.max(Instant::now() + extra.busy);
@@ -133,14 +130,6 @@ impl Client {
             }
             settled.await;
         }
-    }
-
-    fn metadata(&self, method: &str, more: Vec<(String, String)>) -> Vec<Vec<u8>> {
-        let pairs = self.metadata.as_ref().map(|metadata| metadata(method));
-        let pairs = pairs.into_iter().flatten().chain(more);
-        pairs
-            .map(|(key, value)| KeyValue { key, value }.encode_to_vec())
-            .collect()
     }
 
     /// The body of the answer.

@@ -19,7 +19,7 @@ pub(crate) mod envelope;
 mod server;
 mod status;
 
-pub(crate) use client::{Client, Extra, Metadata};
+pub(crate) use client::{Client, Extra};
 pub(crate) use server::{Incoming, Serve, Serving, serve, without_panic};
 pub use status::{CallError, Code, Status, one_line};
 pub(crate) use status::{ENVELOPE, MAX_MESSAGE, ROOM};
