@@ -6,7 +6,6 @@ use std::fmt;
 /// Reason for closing a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
-    ConfigureFailed,
     ConnectionLost,
     InstanceReplaced,
     ProtocolError,
@@ -18,7 +17,6 @@ pub enum CloseReason {
 impl CloseReason {
     fn token(self) -> &'static str {
         match self {
-            Self::ConfigureFailed => "configure-failed",
             Self::ConnectionLost => "connection-lost",
             Self::InstanceReplaced => "instance-replaced",
             Self::ProtocolError => "protocol-error",

@@ -251,5 +251,5 @@ pub use wire::{
     event::{HookRequest, is_plain},
     mux::Watch,
     rpc::{CallError, Code, Status},
-    version::{NRI_VERSION, PLUGIN_API, RUNTIME_API, runtime_nri_version},
+    version::{NRI_VERSION, PLUGIN_API, RUNTIME_API},
 };

@@ -200,25 +200,26 @@ async fn its_configuration_is_the_file_with_its_index_or_else_with_its_name() {
 }
 
 async fn nobody_who_connects_gets_the_id_of_a_launched_one_whether_it_is_there_or_not() {
-    let place = Place::new();
-    install(&place, &["05-good", "06-dies"]);
-    let nri = place
-        .builder()
-        .replace_same_name(false)
-        .start()
-        .await
-        .unwrap();
-    assert_eq!(ids(&nri), ["05-good"]);
-    for id in ["05-good", "06-dies"] {
-        let refused = common::plugin(&place, id, common::Record::default().handlers())
-            .register()
-            .await;
-        let refused = refused.map(drop).unwrap_err().to_string();
-        assert!(refused.contains("the runtime launches"), "{refused}");
+    for replace in [true, false] {
+        let place = Place::new();
+        install(&place, &["05-good", "06-dies"]);
+        let builder = place.builder().replace_same_name(replace);
+        let nri = builder.start().await.unwrap();
+        assert_eq!(ids(&nri), ["05-good"]);
+        let pid = common::there(&nri)[0].pid;
+        for id in ["05-good", "06-dies"] {
+            let refused = common::plugin(&place, id, common::Record::default().handlers())
+                .register()
+                .await;
+            let refused = refused.map(drop).unwrap_err().to_string();
+            assert!(refused.contains("the runtime launches"), "{refused}");
+        }
+        assert_eq!(common::there(&nri)[0].pid, pid);
+        created(&nri).await;
+        let mut other = common::plugin(&place, "06-other", common::Record::default().handlers());
+        let _other = other.register().await.unwrap();
+        until_active(&nri, "06-other").await;
     }
-    let mut other = common::plugin(&place, "06-other", common::Record::default().handlers());
-    let _other = other.register().await.unwrap();
-    until_active(&nri, "06-other").await;
 }
 
 async fn files_that_are_no_plugins_are_left_out_and_the_others_start() {
@@ -293,6 +294,9 @@ async fn one_that_dies_before_it_registers_is_left_out() {
     assert_eq!(ids(&nri), ["05-good"]);
     let status = |e: &PluginEvent| matches!(e, PluginEvent::Rejected { reason } if reason.ends_with("; it exited with status 1"));
     assert!(place.seen.saw("01-dies", status));
+    let all = nri.plugins();
+    let dead = all.iter().find(|p| p.id.to_string() == "01-dies").unwrap();
+    assert!(!is_there(dead.pid.unwrap()), "it is reaped");
 }
 
 async fn one_that_never_registers_is_ended_after_the_registration_timeout() {

@@ -115,7 +115,7 @@ const CRIO: &[([u32; 3], &str)] = &[
 
 /// The NRI version of a runtime, as reported or else by its own version, with or without a leading
 /// `v` (NRI-340, NRI-341). `None` if unknown.
-pub fn runtime_nri_version(declared: &str, runtime: &str, version: &str) -> Option<String> {
+pub(crate) fn runtime_nri_version(declared: &str, runtime: &str, version: &str) -> Option<String> {
     if !matches!(declared, "" | "(devel)" | "0.0.0-unknown" | "unknown") {
         return Some(declared.to_owned());
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cairn_tests::{
-    Daemon, Setup, bins, look,
+    Daemon, Setup, bins,
     plugin::{Behavior, Plugin},
     until,
 };
@@ -102,28 +102,6 @@ async fn go_plugins_and_ours_see_the_same_events_in_the_same_order() {
         13,
         "all thirteen events were among them: {:?}",
         ours.list()
-    );
-}
-
-#[tokio::test]
-async fn a_launched_plugin_that_dies_leaves_no_process() {
-    let daemon = Daemon::with(
-        Setup::default()
-            .plugin("10-dies", "/bin/false")
-            .plugin("20-lives", bins::peer("nri-logger"))
-            .plugin("not-a-plugin", "/bin/true"),
-    )
-    .await;
-    daemon.cri().pod("after").await.end().await;
-    let processes = look::processes(daemon.yard.pid());
-    assert!(
-        processes.iter().any(|p| p.contains("20-lives")),
-        "{processes:?}"
-    );
-    assert!(
-        !processes
-            .iter()
-            .any(|p| p.contains("10-dies") || p.contains("not-a-plugin"))
     );
 }
 

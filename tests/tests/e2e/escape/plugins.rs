@@ -11,26 +11,6 @@ use tokio::process::Child;
 
 use crate::policy::{info, until_state};
 
-#[tokio::test]
-async fn a_plugin_that_connects_does_not_take_the_place_of_a_launched_one() {
-    for more in ["", "\nreplace_same_name = false"] {
-        let toml = format!(
-            "[nri]\nrequest_timeout = \"10s\"{more}\n\
-             [nri.plugin.\"10-guard\"]\nrequired = true"
-        );
-        let setup = Setup::default().toml(&toml);
-        let daemon = Daemon::with(setup.plugin("10-guard", bins::built("logger"))).await;
-        let end = [Event::StopContainer, Event::RemoveContainer];
-        let launched = until_state(&daemon, "10-guard", "active").await;
-        let refused = Plugin::try_join(&daemon.nri_socket(), "10", "guard", &end).await;
-        let refused = refused.map(drop).expect_err("it is an impostor");
-        assert!(refused.contains("the runtime launches"), "{refused}");
-        let now = info(&daemon, "10-guard").await;
-        assert_eq!(now["pid"], launched["pid"], "{now}");
-        daemon.cri().pod("p").await.end().await;
-    }
-}
-
 /// Starts a plugin program in the yard, where the daemon can see its process. It ends with the
 /// yard.
 fn connects(daemon: &Daemon, program: &Path, user: &str, index: &str) -> Child {
