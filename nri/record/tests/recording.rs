@@ -289,7 +289,7 @@ fn what_is_no_recording_is_refused_with_its_line_and_why() {
         ),
         (
             format!("{header}{{\"at\":1,\"connection\":-1,\"is\":\"opened\"}}\n"),
-            "line 2: it is no line",
+            "line 2: not a line of a recording: invalid value",
         ),
         (
             format!("{header}{{\"at\":1,\"connection\":1,\"is\":\"danced\"}}\n"),
