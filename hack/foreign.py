@@ -247,7 +247,7 @@ def nri(file, runtime, only):
 
 def node(file, runtime, only):
     keep = Keeper()
-    logs, work = os.environ["FOREIGN_LOGS"], pathlib.Path("/mnt/node")
+    work = pathlib.Path("/mnt/node")
     # The suite writes its files beside its program.
     shutil.copytree(os.environ["CAIRN_PEERS"] + "/node", work)
     # The cgroup of the runtime, whose figures it reads.
@@ -267,21 +267,38 @@ def node(file, runtime, only):
         "failCgroupV1": False, "volumePluginDir": "/var/lib/kubelet/volume-plugins"}))
     # The suite looks at the machine first: at its kernel, and not at the packages of a distribution.
     (work / "system.yaml").write_text("os: Linux\n")
-    skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
-    flags = ["--container-runtime-endpoint=" + os.environ["CRI"], "--prepull-images=false",
-             "--kubelet-config-file=%s/kubelet.json" % work, "--system-spec-name=cairn",
-             "--system-spec-file=%s/system.yaml" % work,
-             "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system"]
     bad = []
+    results = kubernetes(file, runtime, only, bad, work / "ginkgo", work / "e2e_node.test", "--prepull-images=false",
+                         "--container-runtime-endpoint=" + os.environ["CRI"], "--kubelet-config-file=%s/kubelet.json" % work,
+                         "--system-spec-name=cairn", "--system-spec-file=%s/system.yaml" % work,
+                         "--kubelet-flags=--runtime-cgroups=/runtime --system-cgroups=/system")
+    if ends := keep.take():
+        bad.append("FAILED: the runtime ended %d times; its log: %s" % (ends, keep.log))
+    return [result.name for result in results], results, bad
 
-    def ginkgo(name, focus):
+
+def cluster(file, runtime, only):
+    bad, peers = [], os.environ["CAIRN_PEERS"]
+    # The suite writes its files beside its program: in a directory that ends with the cluster.
+    suite = shutil.copy(peers + "/cluster/e2e.test", os.path.dirname(os.environ["KUBECONFIG"]))
+    results = kubernetes(file, runtime, only, bad, peers + "/node/ginkgo", suite, "--provider=skeleton",
+                         "--kubectl-path=%s/bin/kubectl" % peers)
+    return [result.name for result in results], results, bad
+
+
+def kubernetes(file, runtime, only, bad, ginkgo, suite, *flags):
+    """The results of a suite of Kubernetes; those that fail only sometimes run again."""
+    logs = os.environ["FOREIGN_LOGS"]
+    skip = "|".join(test for entry in file["not_run"] for test in entry["tests"])
+
+    def specs(name, focus):
         """The results of the specs with such names."""
-        command = ["timeout", str(file["limit"]), work / "ginkgo", "--procs=%d" % file["processes"], "--no-color",
+        command = ["timeout", str(file["limit"] + 60), ginkgo, "--timeout=%ds" % file["limit"], "--procs=%d" % file["processes"], "--no-color",
                    "--label-filter=" + file["labels"], *(["--skip=" + skip] if skip else []),
                    *(["--focus=" + focus] if focus != "." else []), "--output-dir=" + logs,
-                   "--json-report=%s.json" % name, work / "e2e_node.test", "--", *flags, "--report-dir=%s/%s" % (logs, name)]
+                   "--json-report=%s.json" % name, suite, "--", *flags, "--report-dir=%s/%s" % (logs, name)]
         with open("%s/%s.out" % (logs, name), "w+") as out:
-            code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=work,
+            code = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=os.path.dirname(suite),
                                   env=dict(os.environ, PATH="/usr/local/bin:" + os.environ["PATH"])).returncode
             out.seek(0)
             last = " / ".join(out.read().strip().splitlines()[-3:])
@@ -302,14 +319,12 @@ def node(file, runtime, only):
         return results
 
     races = [test for entry in listed_on(file, "deviation", runtime) if entry.get("sometimes") for test in entry["tests"]]
-    results = ginkgo("node", only)
+    results = specs("specs", only)
     if raced := [result for result in results if result.state == "failed" and result.among(races)]:
-        alone = ginkgo("alone", "|".join(re.escape(result.name) + "$" for result in raced))
+        alone = specs("alone", "|".join(re.escape(result.name) + "$" for result in raced))
         passed = [result.name for result in alone if result.state == "passed"]
         results = [result._replace(state="raced") if result.name in passed and result in raced else result for result in results]
-    if ends := keep.take():
-        bad.append("FAILED: the runtime ended %d times; its log: %s" % (ends, keep.log))
-    return [result.name for result in results], results, bad
+    return results
 
 
 def compare(file, runtime, results, complete):
@@ -356,13 +371,13 @@ def compare(file, runtime, results, complete):
 def run(suite, runtime, only):
     file, start = expected(suite), time.time()
     peer = {"containerd": "containerd-tests", "critest": "critest", "nri": "nri-merges", "node": "node-tests",
-            "node-serial": "node-tests"}[suite]
+            "node-serial": "node-tests", "cluster": "cluster-tests"}[suite]
     built = (pathlib.Path(os.environ["CAIRN_PEERS"]) / "stamp" / peer).read_text()
     assert built.startswith(file["version"]), (
         "%s.toml is about %s, and hack/peers built %s" % (suite, file["version"], built))
     try:
         names, results, bad = {"containerd": containerd, "critest": critest, "nri": nri, "node": node,
-                               "node-serial": node}[suite](file, runtime, only)
+                               "node-serial": node, "cluster": cluster}[suite](file, runtime, only)
     finally:
         if "RESTART" in os.environ:
             shutil.copy(os.path.dirname(os.environ["RESTART"]) + "/runtime.log", os.environ["FOREIGN_LOGS"])

@@ -11,6 +11,8 @@
     --seed N                                        the storm's
     --shell                                         instead of the tests: a shell with kubectl, crictl and cairn; with it, all ends
     --nodes N                                       the shell's: 1 (the default) or 2
+    --conformance                                   the shell's: a DNS server, and the images; afterwards nothing may be left on
+                                                    the nodes
     --plugins                                       instead of the tests: NRI plugins and drivers that others wrote, plugins.py;
                                                     on this machine only
 
@@ -26,6 +28,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import random
 import shlex
 import subprocess
@@ -34,11 +37,11 @@ import time
 
 import plugins
 import two
-from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, get, is_ready, kubectl, limits, one_of, plugin, pods_of, ready_of
+from kubectl import KUBECTL, LIMITED, PLUGIN, applied, asked_for, c, condition, dns, get, is_ready, kubectl, limits, one_of, plugin, pods_of, ready_of
 from kubectl import rolled_out, single, workload
-from node import FOREVER, IMAGE, PAUSE, Failed, Here, Table, expect, http, nothing_is_left, until
+from node import FOREVER, IMAGE, PAUSE, Failed, Here, Table, expect, http, nothing_is_left, run, until
 from place import Place
-from plane import ADDRESS, NODES, Plane, connect
+from plane import ADDRESS, DNS, NODES, Plane, connect
 
 TABLE = Table("cluster")
 test = TABLE.test
@@ -263,6 +266,17 @@ def shell():
         **os.environ, **talks_to(NODE), "PATH": ":".join(path), "KUBECONFIG": PLANE.config["admin"], "KUBECACHEDIR": str(PLANE.work / "cache")})
 
 
+def conform():
+    """A shell in which Kubernetes' conformance tests run. Each image is there before: they wait for its start only."""
+    lines = pathlib.Path(os.environ["REGISTRY"], "images.tsv").read_text().splitlines()
+    for node in NODES:
+        for image in (line.split("\t")[0] for line in lines if line.startswith("registry.k8s.io/")):
+            node.crictl("pull", image)
+    with applied(*dns(DNS)):
+        rolled_out("deployment", "coredns", "-n", "kube-system")
+        TABLE.failed += shell() != 0
+
+
 def minutes(text):
     value = float(text)
     if not value > 0:
@@ -320,8 +334,8 @@ def check(args):
         TABLE.refuse("--shell is for --here")
     if args.plugins and (args.node or args.storm or args.runtime != "cairn"):
         TABLE.refuse("--plugins is for --here, for its tests, and for cairn")
-    if args.nodes != 1 and not args.shell:
-        TABLE.refuse("--nodes is for --shell: tests say themselves how many they need")
+    if (args.nodes != 1 or args.conformance) and not args.shell:
+        TABLE.refuse("--nodes and --conformance are for --shell: tests say themselves what they need")
 
 
 def main():
@@ -329,13 +343,16 @@ def main():
     args = TABLE.arguments(__doc__, ("--runtime", {"choices": ["cairn", "containerd"], "default": "cairn"}), ("--shell", {"action": "store_true"}),
                            ("--pods", {"type": how_many, "metavar": "N"}),
                            ("--nodes", {"type": int, "choices": [1, 2], "default": 1}),
-                           ("--plugins", {"action": "store_true"}),
+                           ("--conformance", {"action": "store_true"}), ("--plugins", {"action": "store_true"}),
                            ("--storm", {"type": minutes, "metavar": "MINUTES"}), ("--seed", {"type": int, "default": 1}), check=check)
     MANY = args.pods
     TABLE.wanted = [t for t in TABLE.wanted if t.marks.get("last") or t.marks.get("plugins", False) == args.plugins]
     NODE = TABLE.node(args, runtime=args.runtime, gets_subnet=True)
     NODES.append(NODE)
     try:
+        if args.conformance and os.path.ismount("/sys/fs/cgroup/unified"):
+            # The tests take any mount of cgroup2 for a host with cgroup v2.
+            run("umount", "/sys/fs/cgroup/unified")
         if args.here:
             PLACE = Place("node2")
         if args.plugins:
@@ -346,7 +363,12 @@ def main():
         if args.shell:
             if args.nodes == 2:
                 join_a_second(args.runtime)
-            return shell()
+            if not args.conformance:
+                return shell()
+            conform()
+            TABLE.wanted = [t for t in TABLE.tests if t.marks.get("last")]
+            hold(args.runtime)
+            return TABLE.end(args, all_daemons())
         NODE.crictl("pull", IMAGE)
         if args.runtime == "containerd":
             NODE.crictl("pull", PAUSE)

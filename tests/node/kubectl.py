@@ -69,6 +69,31 @@ def plugin(version):
     }, pod={"volumes": [{"name": "nri", "hostPath": {"path": "/var/run/nri", "type": "Directory"}}], "priorityClassName": "system-node-critical"})
 
 
+def dns(address):
+    """A cluster's DNS server, as kubeadm has it, but for names outside of the cluster."""
+    names = "errors\nready\nkubernetes cluster.local in-addr.arpa ip6.arpa {\npods insecure\nfallthrough in-addr.arpa ip6.arpa\n}"
+    read = {"verbs": ["list", "watch"]}
+    ports = [{"name": protocol.lower(), "port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    server = workload("Deployment", "coredns", {
+        "name": "c", "image": "registry.k8s.io/coredns/coredns:v1.14.3", "args": ["-conf", "/etc/coredns/Corefile"],
+        "readinessProbe": {"httpGet": {"port": 8181, "path": "/ready"}, "timeoutSeconds": 10},
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns"}],
+    }, replicas=2, pod={"serviceAccountName": "coredns", "dnsPolicy": "Default", "priorityClassName": "system-cluster-critical",
+                        "volumes": [{"name": "config", "configMap": {"name": "coredns"}}]})
+    things = [
+        {"kind": "ConfigMap", "data": {"Corefile": f".:53 {{\n{names}\n}}\n"}},
+        {"kind": "ServiceAccount"},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [
+            {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], **read},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], **read}]},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coredns"},
+         "subjects": [{"kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system"}]},
+        {"kind": "Service", "spec": {"clusterIP": address, "selector": {"app": "coredns"}, "ports": ports}},
+        server]
+    return [{"apiVersion": "v1", **thing, "metadata": {"name": "coredns", "namespace": "kube-system"}} for thing in things]
+
+
 LIMITED = {"ulimits.nri.containerd.io/container.c": "- type: nofile\n  hard: 345\n  soft: 234\n"}
 
 

@@ -8,6 +8,8 @@ from kubectl import ask_with, condition, get, kubectl
 from node import Program, run, until
 
 ADDRESS, SECURE, OUTSIDER = "192.168.88.1", 6443, "192.168.88.254"
+# Of the DNS server that pods ask, where there is one.
+DNS = "10.96.0.10"
 # Every pod's address is in it; each node has a part of its own.
 PODS = "10.88.0.0/16"
 # What is to leave the cluster does so under the node's address, and nothing else: for a runtime whose bridge cannot tell them apart.
@@ -43,6 +45,9 @@ class Plane:
         (self.work / "tokens.csv").write_text("".join(f'{token},{user},{user},"{self.USERS[user]}"\n' for user, token in tokens.items()))
         key = self.work / "accounts.key"
         run("openssl", "genrsa", "-out", str(key), "2048")
+        # Which requests came by this API server, for one that it hands them to.
+        run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=front", "-keyout", str(self.work / "front.key"),
+            "-out", str(self.work / "front.crt"))
         self.config = {user: self.kubeconfig(user, token) for user, token in tokens.items()}
         ask_with(f"{node.programs}/kubectl", "--kubeconfig", self.config["admin"], "--cache-dir", str(self.work / "cache"))
         self.daemons = []
@@ -52,7 +57,9 @@ class Plane:
                  "--advertise-address", ADDRESS, "--token-auth-file", "tokens.csv", "--authorization-mode", "Node,RBAC",
                  "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
                  "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
-                 "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
+                 "--requestheader-client-ca-file", "front.crt", "--proxy-client-cert-file", "front.crt", "--proxy-client-key-file", "front.key",
+                 "--requestheader-username-headers", "X-Remote-User", "--requestheader-group-headers", "X-Remote-Group",
+                 "--requestheader-extra-headers-prefix", "X-Remote-Extra-", "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
         # A node that is emulated chooses its pods' addresses itself, and may be slow to say that it lives.
         subnets = ["--allocate-node-cidrs", "--cluster-cidr", PODS, "--node-cidr-mask-size", "24",
                    "--node-monitor-grace-period", "30s"] if node.gets_subnet else []
@@ -92,7 +99,7 @@ class Plane:
                  "--conntrack-tcp-timeout-close-wait", "0", place=node.place).start()
         # The usual two minutes are too few for a runtime under many pods on an emulated node: it is asked again, without end.
         patient = {"runtimeRequestTimeout": "15m"} if node.on_node else {}
-        node.configure({"address": "0.0.0.0", "registerNode": True, **patient}, "--kubeconfig", self.config[f"system:node:{node.name}"],
+        node.configure({"address": "0.0.0.0", "registerNode": True, "clusterDNS": [DNS], **patient}, "--kubeconfig", self.config[f"system:node:{node.name}"],
                        "--hostname-override", node.name, "--node-ip", address)
         if node.gets_subnet:
             node.take_subnet(until(120, f"{node.name} has a subnet for its pods", lambda: get("node", node.name)["spec"]["podCIDR"]), PODS)

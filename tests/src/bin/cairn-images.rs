@@ -1,5 +1,5 @@
-//! cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]: stand-ins for the images of critest and of
-//! node tests.
+//! cairn-images DIR [BUSYBOX [--kubernetes DIR [--cluster DIR]] [PLUGIN...]]: stand-ins for the images of
+//! critest and of Kubernetes' tests.
 //!
 //! Writes `DIR/<n>.tar` (OCI layouts) and `DIR/images.tsv` (reference, file).
 //!
@@ -7,7 +7,8 @@
 //! nginx serves critest, but for an image with a public digest, and containerd's integration tests.
 //!
 //! The directory of Kubernetes' programs (`hack/peers node-tests`) adds the images of its node tests,
-//! with the system's curl and bash.
+//! with the system's curl, bash, dig, nc and getent; that of its tests of a cluster
+//! (`hack/peers cluster-tests`) those of these, with a DNS server.
 //!
 //! A PLUGIN is a static program; its images are `plugins.test/<program>:v1` and `:v2`, for
 //! DaemonSets.
@@ -74,7 +75,9 @@ const PAUSE: &str = "#include <signal.h>\n#include <unistd.h>\n\
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1).peekable();
     let Some(dir) = args.next().map(PathBuf::from) else {
-        eprintln!("usage: cairn-images DIR [BUSYBOX [--kubernetes DIR] [PLUGIN...]]");
+        eprintln!(
+            "usage: cairn-images DIR [BUSYBOX [--kubernetes DIR [--cluster DIR]] [PLUGIN...]]"
+        );
         return ExitCode::from(2);
     };
     let images = match args.next() {
@@ -82,6 +85,10 @@ fn main() -> ExitCode {
             if args.next_if(|arg| arg == "--kubernetes").is_some() {
                 let programs = args.next().unwrap_or_default();
                 images.extend(node_tests(Path::new(&busybox), Path::new(&programs))?);
+            }
+            if args.next_if(|arg| arg == "--cluster").is_some() {
+                let programs = args.next().unwrap_or_default();
+                cluster_tests(&mut images, Path::new(&programs))?;
             }
             for program in args {
                 images.extend(plugin(Path::new(&program))?);
@@ -314,12 +321,17 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
         images.push((names, image));
     };
     add(
-        &[
-            "busybox:1.37.0-2",
-            "glibc-dns-testing:2.1.1",
-            "ipc-utils:1.4",
-        ],
+        &["busybox:1.37.0-2", "ipc-utils:1.4"],
         plain().layer(marker("1.37.0-2")),
+    );
+    let resolvers = |layer| {
+        let layer = linked(layer, &system("dig")?, "usr/bin/dig")?;
+        let layer = linked(layer, &system("getent")?, "usr/bin/getent")?;
+        io::Result::Ok(layer.file("etc/nsswitch.conf", 0o644, b"hosts: files dns\n"))
+    };
+    add(
+        &["glibc-dns-testing:2.1.1"],
+        plain().layer(resolvers(Layer::default())?),
     );
     add(&["nonroot:1.5"], plain().config("User", json!("1234")));
     let nnp = Layer::default()
@@ -339,12 +351,17 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
         add(&[tag], image.layer(marker(tag)));
     }
     let tools = linked(Layer::default(), &system("curl")?, "usr/bin/curl")?;
-    let tools = linked(tools, &system("bash")?, "bin/bash")?
-        .dir("uploads", 0o755)
-        .file("agnhost", 0o755, &of("agnhost")?)
-        .file("localhost.crt", 0o644, &of("localhost.crt")?)
-        .file("localhost.key", 0o644, &of("localhost.key")?)
-        .symlink("agnhost-2", "agnhost");
+    let tools = linked(tools, &system("bash")?, "bin/bash")?;
+    let tools = linked(
+        resolvers(tools)?,
+        &system("nc.openbsd")?,
+        "usr/local/bin/nc",
+    )?
+    .dir("uploads", 0o755)
+    .file("agnhost", 0o755, &of("agnhost")?)
+    .file("localhost.crt", 0o644, &of("localhost.crt")?)
+    .file("localhost.key", 0o644, &of("localhost.key")?)
+    .symlink("agnhost-2", "agnhost");
     let image = with_accounts(busybox, AGNHOST_PASSWD, AGNHOST_GROUP)
         .layer(tools)
         .layer(registry()?)
@@ -364,6 +381,47 @@ fn node_tests(busybox: &Path, programs: &Path) -> io::Result<Vec<Named>> {
         ),
     );
     Ok(images)
+}
+
+/// Adds the other images of Kubernetes' tests of a cluster to those of its node tests.
+fn cluster_tests(images: &mut Vec<Named>, programs: &Path) -> io::Result<()> {
+    let agnhost = format!("{E2E}/agnhost:2.66.1");
+    let agnhost = images.iter().find(|(names, _)| names.contains(&agnhost));
+    let agnhost = agnhost.ok_or_else(|| io::Error::other("--cluster needs --kubernetes"))?;
+    let agnhost = agnhost.1.clone();
+    let mut add = |name: String, image: Image| images.push((vec![name.clone()], image.name(&name)));
+    for animal in ["kitten", "nautilus"] {
+        let data = format!("{{\"image\": \"{animal}.jpg\"}}\n");
+        let layer = Layer::default()
+            .file(&format!("{animal}.jpg"), 0o644, b"")
+            .file("etc/os-release", 0o644, b"NAME=\"Alpine Linux\"\n")
+            .file("data.json", 0o644, data.as_bytes());
+        let image = agnhost.clone().layer(layer);
+        add(
+            format!("{E2E}/{animal}:1.8"),
+            image.config("Cmd", json!(["test-webserver"])),
+        );
+    }
+    for (name, program, file) in [
+        (
+            "e2e-test-images/sample-apiserver:1.29.2",
+            "sample-apiserver",
+            "sample-apiserver",
+        ),
+        ("etcd:3.7.0-0", "etcd", "usr/local/bin/etcd"),
+        ("coredns/coredns:v1.14.3", "coredns", "coredns"),
+    ] {
+        let layer = Layer::default().dir("tmp", 0o1777).file(
+            file,
+            0o755,
+            &fs::read(programs.join(program))?,
+        );
+        let image = Image::bare(program)
+            .layer(layer)
+            .config("Entrypoint", json!([format!("/{file}")]));
+        add(format!("registry.k8s.io/{name}"), image);
+    }
+    Ok(())
 }
 
 /// The files of agnhost's registry, which has one image. Its directory has a short name for tar.
