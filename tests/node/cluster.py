@@ -11,8 +11,8 @@
     --seed N                                        the storm's
     --shell                                         instead of the tests: a shell with kubectl, crictl and cairn; with it, all ends
     --nodes N                                       the shell's: 1 (the default) or 2
-    --conformance                                   the shell's: a DNS server, and the images; afterwards nothing may be left on
-                                                    the nodes
+    --conformance                                   the shell's: what Kubernetes' own tests need, a DNS server and images;
+                                                    afterwards nothing may be left on the nodes
     --plugins                                       instead of the tests: NRI plugins and drivers that others wrote, plugins.py;
                                                     on this machine only
 

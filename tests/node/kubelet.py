@@ -1043,6 +1043,9 @@ def main():
     global NODE
     args = TABLE.arguments(__doc__, ("--jobs", {"type": int, "default": 4}), ("--kubelet", {}), ("--all-alpha", {"action": "store_true"}))
     NODE = TABLE.node(args, kubelet=args.kubelet)
+    if NODE.release < (1, 37):
+        # An older kubelet does not know them.
+        del ALPHA["featureGates"]["GenericWorkload"], ALPHA["defaultPodSysctls"]
     if args.all_alpha:
         NODE.gates = ALPHA["featureGates"]
         NODE.own.update({name: value for name, value in ALPHA.items() if name != "featureGates"})
