@@ -4,7 +4,7 @@
   kubelet.py --node [--results DIR] [NAME...]       on a node: cairn.service, a unit for the kubelet, the images' registry
   kubelet.py --here [--results DIR] [NAME...]       on this machine, in namespaces of its own: needs CAIRN_BIN_DIR,
                                                     CAIRN_PEERS, and REGISTRY (the data of a registry, hack/node build)
-    --kubelet RELEASE                               an older kubelet (1.30), on this machine
+    --kubelet RELEASE                               an older kubelet (1.30, 1.34), on this machine
     --all-alpha                                     all of the table with the kubelet's feature gate AllAlpha
   kubelet.py --list
 
