@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_monitor::record::CgroupDir;
+use cairn_monitor::{DEFAULT_DEVICES, record::CgroupDir};
 use oci_spec::runtime::{
     LinuxDeviceType, LinuxIdMapping, LinuxNamespace, LinuxNamespaceType as Ns, Mount,
     ProcessBuilder, Spec, UserBuilder,
@@ -90,15 +90,6 @@ pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
 /// Where libcontainer makes devices and links.
 pub(crate) const DEVICES: &str = "/dev";
-/// The devices that it makes in every container; in a user namespace it binds the host's.
-const ALWAYS: [&str; 6] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/tty",
-    "/dev/urandom",
-    "/dev/random",
-];
 
 pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
@@ -338,7 +329,7 @@ impl Plan {
             if is_below && self.covered {
                 continue;
             }
-            let is_default = mapped && ALWAYS.iter().any(|name| path == Path::new(name));
+            let is_default = mapped && DEFAULT_DEVICES.iter().any(|name| path == Path::new(name));
             let staged = !is_below || mapped || mounts.iter().any(|mount| within(mount, path));
             if is_default || !staged {
                 left.push(device);

@@ -23,3 +23,14 @@ pub mod sys;
 pub mod tail;
 pub mod terminal;
 pub mod wire;
+
+/// The devices that libcontainer makes in every container. In a user namespace it binds the host's
+/// nodes instead.
+pub const DEFAULT_DEVICES: [&str; 6] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/random",
+];

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cairn_monitor::DEFAULT_DEVICES;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Spec};
 use proto_cri::v1::Device;
 
@@ -237,11 +238,7 @@ pub(super) fn refusal(
 
 /// Whether the create helper binds the host's node of this path.
 pub(super) fn is_bound(path: &str, mapped: bool) -> bool {
-    const ALWAYS: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
-    let name = path
-        .strip_prefix(DIRECTORY)
-        .and_then(|rest| rest.strip_prefix('/'));
-    mapped && name.is_some_and(|name| ALWAYS.contains(&name))
+    mapped && DEFAULT_DEVICES.contains(&path)
 }
 
 /// The type of a device by its letter: `b`, `c` (or `u`), `p`.
