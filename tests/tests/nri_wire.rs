@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_tests::bins;
-use nri::{NRI_VERSION, mask::EVENTS, proto::DESCRIPTORS};
-use prost::Message as _;
-use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use nri::{NRI_VERSION, mask::EVENTS};
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto};
 
 /// The calls of WASM plugins: functions of a module (nri/wasm), not a service of the protocol.
 const WASM: [&str; 1] = ["HostFunctions"];
@@ -90,7 +89,7 @@ fn differences(ours: &Facts, theirs: &Facts) -> Vec<String> {
 }
 
 fn ours() -> FileDescriptorProto {
-    let set = FileDescriptorSet::decode(DESCRIPTORS).expect("a descriptor set");
+    let set = proto_gen::descriptors("nri/nri.proto").expect("it compiles");
     set.file.into_iter().next().expect("one file")
 }
 

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prost::Message as _;
-use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
+use prost_types::{DescriptorProto, field_descriptor_proto::Type};
 
 /// Fields of CRI that a module of `oci/` reads.
 pub(crate) const CRI_HANDLED: &[&str] = &[
@@ -293,7 +292,7 @@ const NRI_REFUSED: &[&str] = &[
 fn no_field_of_a_pod_or_container_configuration_is_dropped_in_silence() {
     let elsewhere: Vec<&str> = CRI_ELSEWHERE.iter().map(|(field, _)| *field).collect();
     check(
-        proto_cri::v1::DESCRIPTORS,
+        "cri/api.proto",
         &["PodSandboxConfig", "ContainerConfig"],
         CRI_OPAQUE,
         &[CRI_HANDLED, &elsewhere, CRI_REFUSED],
@@ -303,7 +302,7 @@ fn no_field_of_a_pod_or_container_configuration_is_dropped_in_silence() {
 #[test]
 fn no_field_of_an_adjustment_is_dropped_in_silence() {
     check(
-        proto_nri::DESCRIPTORS,
+        "nri/nri.proto",
         &["ContainerAdjustment"],
         &[],
         &[NRI_HANDLED, NRI_REFUSED],
@@ -311,8 +310,8 @@ fn no_field_of_an_adjustment_is_dropped_in_silence() {
 }
 
 /// Every field below the roots is in exactly one list, and every entry of a list is a field.
-pub(crate) fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
-    let found = fields(descriptors, roots, opaque);
+pub(crate) fn check(file: &str, roots: &[&str], opaque: &[&str], lists: &[&[&str]]) {
+    let found = fields(file, roots, opaque);
     let mut listed = BTreeSet::new();
     for field in lists.iter().flat_map(|list| list.iter()) {
         assert!(
@@ -329,8 +328,8 @@ pub(crate) fn check(descriptors: &[u8], roots: &[&str], opaque: &[&str], lists: 
     assert!(stale.is_empty(), "no such fields any more: {stale:#?}");
 }
 
-pub(crate) fn fields(descriptors: &[u8], roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
-    let set = FileDescriptorSet::decode(descriptors).expect("a descriptor set");
+pub(crate) fn fields(file: &str, roots: &[&str], opaque: &[&str]) -> BTreeSet<String> {
+    let set = proto_gen::descriptors(file).expect("it compiles");
     let messages: BTreeMap<&str, &DescriptorProto> = set
         .file
         .iter()

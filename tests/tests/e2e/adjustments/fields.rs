@@ -3,11 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nri::proto::{ContainerAdjustment, DESCRIPTORS};
-use prost::Message as _;
-use prost_types::{
-    DescriptorProto, FieldDescriptorProto, FileDescriptorSet, field_descriptor_proto::Type,
-};
+use nri::proto::ContainerAdjustment;
+use prost_types::{DescriptorProto, FieldDescriptorProto, field_descriptor_proto::Type};
 use prost13::{
     Message as _,
     bytes::Buf,
@@ -29,7 +26,7 @@ enum Below<'a> {
 
 impl Messages {
     fn read() -> Self {
-        let set = FileDescriptorSet::decode(DESCRIPTORS).expect("a descriptor set");
+        let set = proto_gen::descriptors("nri/nri.proto").expect("it compiles");
         let messages = set.file.into_iter().flat_map(|file| file.message_type);
         Self(messages.map(|m| (m.name().to_owned(), m)).collect())
     }
