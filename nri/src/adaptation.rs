@@ -1,4 +1,7 @@
 //! The API that a runtime calls: one method per event, and shutdown. `builder.rs` creates it.
+//!
+//! The methods return boxed futures, so that the dispatch is compiled once, here. The body of an
+//! `async fn` is compiled again in each crate that awaits it.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -19,6 +22,7 @@ use crate::{
     roster::{Roster, Slot},
     settings::Timeouts,
     shared::Shared,
+    source::BoxFuture,
     validators,
     wire::{
         event::HookRequest,
@@ -55,8 +59,10 @@ pub struct Adaptation {
 macro_rules! reply {
     ($($(#[$doc:meta])* $name:ident($($field:ident: $arg:ty),*) by $request:ident;)*) => {
         $($(#[$doc])*
-        pub async fn $name(&self, $($field: $arg),*) -> Notified {
-            never_refused(self.sent($request { $($field: Some($field)),* }).await)
+        pub fn $name(&self, $($field: $arg),*) -> BoxFuture<'_, Notified> {
+            Box::pin(async move {
+                never_refused(self.sent($request { $($field: Some($field)),* }).await)
+            })
         })*
     };
 }
@@ -100,15 +106,17 @@ impl Adaptation {
     }
 
     /// The last step before the sandbox is ready (NRI-1110…1117).
-    pub async fn run_pod_sandbox(&self, pod: PodSandbox) -> Result<Ran, Refused> {
-        let mut step = operation::Run {
-            merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
-            takes_ips: self.shared.settings.pod_ips,
-        };
-        let deliveries = dispatch(&self.shared, &mut step).await?.deliveries;
-        Ok(Ran {
-            ips: step.merge.finish(),
-            deliveries,
+    pub fn run_pod_sandbox(&self, pod: PodSandbox) -> BoxFuture<'_, Result<Ran, Refused>> {
+        Box::pin(async move {
+            let mut step = operation::Run {
+                merge: RunMerge::new(RunPodSandboxRequest { pod: Some(pod) }),
+                takes_ips: self.shared.settings.pod_ips,
+            };
+            let deliveries = dispatch(&self.shared, &mut step).await?.deliveries;
+            Ok(Ran {
+                ips: step.merge.finish(),
+                deliveries,
+            })
         })
     }
 
@@ -130,99 +138,109 @@ impl Adaptation {
     }
 
     /// The container's process exists and waits for its exec.
-    pub async fn start_container(
+    pub fn start_container(
         &self,
         pod: PodSandbox,
         container: Container,
-    ) -> Result<Notified, Refused> {
-        let (pod, container) = (Some(pod), Some(container));
-        self.sent(StartContainerRequest { pod, container }).await
+    ) -> BoxFuture<'_, Result<Notified, Refused>> {
+        Box::pin(async move {
+            let (pod, container) = (Some(pod), Some(container));
+            self.sent(StartContainerRequest { pod, container }).await
+        })
     }
 
     /// The pod's resources are about to change.
-    pub async fn update_pod_sandbox(
+    pub fn update_pod_sandbox(
         &self,
         pod: PodSandbox,
         overhead: LinuxResources,
         resources: LinuxResources,
-    ) -> Result<Notified, Refused> {
-        self.sent(UpdatePodSandboxRequest {
-            pod: Some(pod),
-            overhead_linux_resources: Some(overhead),
-            linux_resources: Some(resources),
+    ) -> BoxFuture<'_, Result<Notified, Refused>> {
+        Box::pin(async move {
+            self.sent(UpdatePodSandboxRequest {
+                pod: Some(pod),
+                overhead_linux_resources: Some(overhead),
+                linux_resources: Some(resources),
+            })
+            .await
         })
-        .await
     }
 
     /// The container's spec is ready; none of its resources exist. Plugins adjust it one after the
     /// other, each sees the earlier adjustments; then validators check the result.
-    pub async fn create_container(
-        &self,
-        turn: &Turn,
+    pub fn create_container<'a>(
+        &'a self,
+        turn: &'a Turn,
         pod: PodSandbox,
         container: Container,
-    ) -> Result<Created, Refused> {
+    ) -> BoxFuture<'a, Result<Created, Refused>> {
         let _ = turn;
-        let mut merge = CreateMerge::new(CreateContainerRequest {
-            pod: Some(pod),
-            container: Some(container),
-        });
-        let deadline = self.shared.timeouts().deadline_of(Event::CreateContainer);
-        let mut deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
-        if let Some(reason) = grew_too_long(&self.shared.roster, merge.request(), &deliveries) {
-            return Err(Refused {
-                event: Event::CreateContainer,
-                reason,
-                deliveries,
+        Box::pin(async move {
+            let mut merge = CreateMerge::new(CreateContainerRequest {
+                pod: Some(pod),
+                container: Some(container),
             });
-        }
-        let merged = merge.finish();
-        validators::validate(&self.shared, &merged, &mut deliveries, deadline).await?;
-        Ok(Created { merged, deliveries })
+            let deadline = self.shared.timeouts().deadline_of(Event::CreateContainer);
+            let mut deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
+            if let Some(reason) = grew_too_long(&self.shared.roster, merge.request(), &deliveries) {
+                return Err(Refused {
+                    event: Event::CreateContainer,
+                    reason,
+                    deliveries,
+                });
+            }
+            let merged = merge.finish();
+            validators::validate(&self.shared, &merged, &mut deliveries, deadline).await?;
+            Ok(Created { merged, deliveries })
+        })
     }
 
     /// The container's resources are about to change, to `resources`.
-    pub async fn update_container(
-        &self,
-        turn: &Turn,
+    pub fn update_container<'a>(
+        &'a self,
+        turn: &'a Turn,
         pod: PodSandbox,
         container: Container,
         resources: LinuxResources,
-    ) -> Result<Updated, Refused> {
+    ) -> BoxFuture<'a, Result<Updated, Refused>> {
         let _ = turn;
-        let mut merge = UpdateMerge::new(UpdateContainerRequest {
-            pod: Some(pod),
-            container: Some(container),
-            linux_resources: Some(resources),
-        });
-        let deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
-        Ok(Updated {
-            merged: merge.finish(),
-            deliveries,
+        Box::pin(async move {
+            let mut merge = UpdateMerge::new(UpdateContainerRequest {
+                pod: Some(pod),
+                container: Some(container),
+                linux_resources: Some(resources),
+            });
+            let deliveries = dispatch(&self.shared, &mut merge).await?.deliveries;
+            Ok(Updated {
+                merged: merge.finish(),
+                deliveries,
+            })
         })
     }
 
     /// The container's process has ended.
-    pub async fn stop_container(
-        &self,
-        turn: &Turn,
+    pub fn stop_container<'a>(
+        &'a self,
+        turn: &'a Turn,
         pod: PodSandbox,
         container: Container,
-    ) -> Stopped {
+    ) -> BoxFuture<'a, Stopped> {
         let _ = turn;
-        let mut step = operation::Stop {
-            request: StopContainerRequest {
-                pod: Some(pod),
-                container: Some(container),
-            },
-            merge: StopMerge::new(),
-        };
-        let sent = never_refused(dispatch(&self.shared, &mut step).await);
-        Stopped {
-            merged: step.merge.finish(),
-            deliveries: sent.deliveries,
-            failed: sent.failed,
-        }
+        Box::pin(async move {
+            let mut step = operation::Stop {
+                request: StopContainerRequest {
+                    pod: Some(pod),
+                    container: Some(container),
+                },
+                merge: StopMerge::new(),
+            };
+            let sent = never_refused(dispatch(&self.shared, &mut step).await);
+            Stopped {
+                merged: step.merge.finish(),
+                deliveries: sent.deliveries,
+                failed: sent.failed,
+            }
+        })
     }
 
     /// True while any plugin is connected or being synchronised. Cheap enough to call before each
@@ -271,8 +289,8 @@ impl Adaptation {
     }
 
     /// Stops listening, sends Shutdown to all plugins, ends the launched ones. Bounded.
-    pub async fn shutdown(&self, reason: &str) {
-        shutdown(&self.shared, reason).await;
+    pub fn shutdown<'a>(&'a self, reason: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(shutdown(&self.shared, reason))
     }
 }
 

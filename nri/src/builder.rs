@@ -11,7 +11,7 @@ use crate::{
     rt,
     settings::{PluginSettings, Settings},
     shared::{Runtime, Shared},
-    source::Source,
+    source::{BoxFuture, Source},
     validate::DefaultValidator,
     wire::{mux::Watch, transport},
 };
@@ -148,7 +148,11 @@ impl Builder {
     /// Another server answers at the socket, its path is not a socket, the plugin directory cannot
     /// be read, or an in-process plugin fails. A launched plugin that fails is reported and left
     /// out.
-    pub async fn start(self) -> Result<Adaptation, StartError> {
+    pub fn start(self) -> BoxFuture<'static, Result<Adaptation, StartError>> {
+        Box::pin(self.started())
+    }
+
+    async fn started(self) -> Result<Adaptation, StartError> {
         let source = self.source.ok_or(StartError::NoSource)?;
         if self.runtime.name.is_empty() || self.runtime.version.is_empty() {
             return Err(StartError::NoName);

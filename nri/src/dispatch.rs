@@ -29,15 +29,6 @@ pub(crate) async fn dispatch<S: Operation>(
     shared: &Arc<Shared>,
     step: &mut S,
 ) -> Result<Notified, Refused> {
-    // On the heap, once per event: the stack of a caller is deep already, and to move it for each
-    // plugin costs a tenth of a call.
-    Box::pin(deliver_to_all(shared, step)).await
-}
-
-async fn deliver_to_all<S: Operation>(
-    shared: &Arc<Shared>,
-    step: &mut S,
-) -> Result<Notified, Refused> {
     let event = S::Request::EVENT;
     let exempt = shared.settings.is_exempt(step.request());
     let deadline = shared.timeouts().deadline_of(event);

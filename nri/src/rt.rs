@@ -4,10 +4,15 @@
 pub(crate) use nri_sim::spawn;
 
 #[cfg(not(feature = "sim"))]
+use crate::source::BoxFuture;
+
+#[cfg(not(feature = "sim"))]
 pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
+    // On the heap, so that tokio's code for a task is compiled once for each output.
+    let task: BoxFuture<'static, F::Output> = Box::pin(task);
     #[expect(clippy::disallowed_methods, reason = "every task begins here")]
     tokio::spawn(task)
 }

@@ -25,6 +25,11 @@ use cairn::{
 };
 use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 /// Lifetime of an idle thread for blocking work.
 const IDLE_THREAD: Duration = Duration::from_secs(2);
@@ -192,7 +197,7 @@ fn serve_until_stopped(config: Config) -> Result<(), serve::Error> {
                 }
             }
         };
-        serve::serve(config, shutdown).await
+        serve::serve(config, Box::pin(shutdown)).await
     });
     // Running steps are abandoned; their records resume at the next start.
     runtime.shutdown_background();
@@ -206,23 +211,27 @@ fn start_log(config: &Config) -> io::Result<Log> {
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let log = Log::start(stderr, colored)?;
     let level = match config.log.level {
-        config::Level::Error => "error",
-        config::Level::Warn => "warn",
-        config::Level::Info => "info",
-        config::Level::Debug => "debug",
-        config::Level::Trace => "trace",
+        config::Level::Error => LevelFilter::ERROR,
+        config::Level::Warn => LevelFilter::WARN,
+        config::Level::Info => LevelFilter::INFO,
+        config::Level::Debug => LevelFilter::DEBUG,
+        config::Level::Trace => LevelFilter::TRACE,
     };
     // Libraries log from the level above ours.
-    let filter = format!("warn,cairn={level},nri={level},cni_shim={level}");
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_writer({
-            let log = log.clone();
-            move || log.clone()
-        });
+    let filter = Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_targets(["cairn", "nri", "cni_shim"].map(|of| (of, level)));
+    let layer = tracing_subscriber::fmt::layer().with_writer({
+        let log = log.clone();
+        move || log.clone()
+    });
+    let all = tracing_subscriber::registry().with(filter);
     match config.log.format {
-        Format::Human => builder.with_ansi(colored).with_target(false).init(),
-        Format::Json => builder.json().init(),
+        Format::Human => {
+            let layer = layer.with_ansi(colored).with_target(false);
+            all.with(layer).init();
+        }
+        Format::Json => all.with(layer.json()).init(),
     }
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = Backtrace::capture();

@@ -3,7 +3,10 @@
 
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
-use futures_util::stream::{Stream, StreamExt as _};
+use futures_util::{
+    future::BoxFuture,
+    stream::{Stream, StreamExt as _},
+};
 use proto_cairn::v1::cairn_server::CairnServer;
 use proto_cri::v1::{
     image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
@@ -63,11 +66,19 @@ pub enum Error {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Serves until `shutdown` is ready, then drains.
+/// Serves until `shutdown` is ready, then drains. The boxes keep the code of the daemon out of the
+/// crate of the program, which would compile it alone, after this one.
 ///
 /// # Errors
 /// One line for the user; nothing is served then.
-pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+pub fn serve(
+    config: Config,
+    shutdown: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(serve_until(config, shutdown))
+}
+
+async fn serve_until(config: Config, shutdown: BoxFuture<'static, ()>) -> Result<(), Error> {
     preflight::required().map_err(Error::Unusable)?;
     replace::keep_a_descriptor();
     let _root = Lock::take(&config.root)?;

@@ -69,6 +69,7 @@ use crate::{
         service::PluginService,
     },
     settings::DEFAULT_SOCKET,
+    source::BoxFuture,
     wire::{
         event::Wire,
         mux::{Mux, MuxError, PLUGIN_SERVICE, RUNTIME_SERVICE, Socket},
@@ -223,17 +224,19 @@ impl StubBuilder {
     /// in the background, until the [`Stub`] is dropped. Can be cancelled at any time.
     ///
     /// A runtime may synchronise late; that is not an error while the connection lives.
-    pub async fn start(&mut self) -> Result<Stub, StubError> {
-        let stub = self.register().await?;
-        stub.synchronized().await?;
-        Ok(stub)
+    pub fn start(&mut self) -> BoxFuture<'_, Result<Stub, StubError>> {
+        Box::pin(async move {
+            let stub = self.register().await?;
+            stub.synchronized().await?;
+            Ok(stub)
+        })
     }
 
     /// As [`StubBuilder::start`], but returns as soon as the plugin is configured; synchronisation
     /// continues in the background ([`Stub::synchronized`]). For tests of runtimes, which check the
     /// state between.
-    pub async fn register(&mut self) -> Result<Stub, StubError> {
-        self.register_as(Runtime::detached().connection()).await
+    pub fn register(&mut self) -> BoxFuture<'_, Result<Stub, StubError>> {
+        Box::pin(self.register_as(Runtime::detached().connection()))
     }
 
     async fn register_as(&mut self, connection: Connection) -> Result<Stub, StubError> {

@@ -11,7 +11,7 @@ use std::{env, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{Stub, StubBuilder, StubError};
-use crate::wire::process::ENV_SOCKET;
+use crate::{source::BoxFuture, wire::process::ENV_SOCKET};
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
@@ -49,7 +49,11 @@ impl StubBuilder {
     /// Ends with `Ok` when the runtime sends Shutdown and the plugin does not reconnect: because
     /// the runtime launched it and its socket cannot return, or by
     /// [`reconnect(false)`](StubBuilder::reconnect).
-    pub async fn run(mut self) -> Result<(), StubError> {
+    pub fn run(self) -> BoxFuture<'static, Result<(), StubError>> {
+        Box::pin(self.serve())
+    }
+
+    async fn serve(mut self) -> Result<(), StubError> {
         let reconnects = self.reconnect && env::var_os(ENV_SOCKET).is_none();
         let mut backoff = BACKOFF_FIRST;
         loop {
