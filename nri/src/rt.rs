@@ -4,7 +4,7 @@
 pub(crate) use nri_sim::spawn;
 
 #[cfg(not(feature = "sim"))]
-use crate::source::BoxFuture;
+use std::pin::Pin;
 
 #[cfg(not(feature = "sim"))]
 pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>
@@ -12,7 +12,7 @@ where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     // On the heap, so that tokio's code for a task is compiled once for each output.
-    let task: BoxFuture<'static, F::Output> = Box::pin(task);
+    let task: Pin<Box<dyn Future<Output = F::Output> + Send>> = Box::pin(task);
     #[expect(clippy::disallowed_methods, reason = "every task begins here")]
     tokio::spawn(task)
 }
