@@ -149,10 +149,10 @@ impl Builder {
     /// be read, or an in-process plugin fails. A launched plugin that fails is reported and left
     /// out.
     pub fn start(self) -> BoxFuture<'static, Result<Adaptation, StartError>> {
-        Box::pin(self.started())
+        Box::pin(self.start_all())
     }
 
-    async fn started(self) -> Result<Adaptation, StartError> {
+    async fn start_all(self) -> Result<Adaptation, StartError> {
         let source = self.source.ok_or(StartError::NoSource)?;
         if self.runtime.name.is_empty() || self.runtime.version.is_empty() {
             return Err(StartError::NoName);

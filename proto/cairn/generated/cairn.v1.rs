@@ -89,7 +89,7 @@ pub struct RejectedPlugin {
     #[prost(uint64, tag = "5")]
     pub times: u64,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Plugin {
@@ -164,7 +164,7 @@ pub struct HeldResponse {
     #[prost(message, repeated, tag = "1")]
     pub objects: ::prost::alloc::vec::Vec<HeldObject>,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldObject {
@@ -209,7 +209,7 @@ pub struct DirectoriesResponse {
     #[prost(message, repeated, tag = "1")]
     pub directories: ::prost::alloc::vec::Vec<Directory>,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Directory {
@@ -259,16 +259,16 @@ pub struct NetworksResponse {
     #[prost(message, repeated, tag = "1")]
     pub networks: ::prost::alloc::vec::Vec<PodNetwork>,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PodNetwork {
-    /// Of the pod, and namespace/name; the name is empty for a pod that nobody knows any more.
+    /// Of the pod, and namespace/name; the name is empty for a pod that was removed.
     #[prost(string, tag = "1")]
     pub pod: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// bridge, cni, or host for one on the node's network, of which nothing else is told.
+    /// bridge, cni, or host. A pod on the network of the node (host) has no other fields but pod and name.
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     /// Of the bridge or of the CNI configuration.
@@ -288,7 +288,7 @@ pub struct PodNetwork {
     #[prost(string, tag = "9")]
     pub problem: ::prost::alloc::string::String,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostPort {
@@ -314,7 +314,7 @@ pub struct CollectNetworksResponse {
     #[prost(message, repeated, tag = "1")]
     pub collected: ::prost::alloc::vec::Vec<CollectedNetwork>,
 }
-/// Commands print it as JSON, by the names of its fields (build.rs).
+/// Commands print it as JSON, by the names of its fields (proto/gen).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CollectedNetwork {
