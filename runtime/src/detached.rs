@@ -97,7 +97,7 @@ pub(crate) fn take_procfs(process: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let procfs = mount_tree::copy(at, false)?;
         let sealed = Attributes {
             set: SEALED,
-            private: true,
+            propagation: libc::MS_PRIVATE,
             ..Attributes::default()
         };
         mount_tree::set_attributes(&procfs, &sealed)?;
@@ -126,7 +126,7 @@ pub(crate) fn copy(path: &Path, userns: Option<BorrowedFd<'_>>) -> io::Result<Ow
         set: userns.map_or(0, |_| libc::MOUNT_ATTR_IDMAP),
         userns,
         // The host's mount is usually shared: a mount on the copy would appear on the host too.
-        private: true,
+        propagation: libc::MS_PRIVATE,
         ..Attributes::default()
     };
     mount_tree::set_attributes(&tree, &attributes)?;

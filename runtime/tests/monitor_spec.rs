@@ -357,7 +357,7 @@ async fn the_hosts_devices_at_dev_stay_as_they_are_beside_a_shared_mount_and_hoo
                 monitor.wait().await;
                 monitor.delete().await.expect("delete");
             }
-            Err(e) => assert!(fails && e.to_string().contains("NonZeroExitCode(3)"), "{e}"),
+            Err(e) => assert!(fails && e.to_string().contains("exit code: 3"), "{e}"),
         }
         let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
         assert_eq!(names(&devices), before);

@@ -1,31 +1,54 @@
 //! Changes the container's spec to one that libcontainer 0.7 implements, and plans the rest.
 //!
-//! Pure. Removed, as missing or wrong in libcontainer: the tail of the process and its scheduling
-//! (`init.rs`), cgroups (already joined), mount propagation (set after its mounts), the cgroup
-//! mount, a joined PID namespace with its procfs (`proc_view.rs`, `birth.rs`). Bind sources become
-//! places on a stage, which `place.rs` fills, with shifted owners if requested: libcontainer does
-//! not see the host's file systems. Unsupported parts are rejected by name.
+//! Pure. libcontainer never sees the container's root: it makes every mount at a numbered place of
+//! the *shell*, an empty root of ours ([`SHELL`]), and init moves each to its destination
+//! (`root.rs`). Removed, as missing or wrong in libcontainer: the tail of the process and its
+//! scheduling (`init.rs`), cgroups (already joined), `/dev` and its nodes, the cgroup mount, masked
+//! and read-only paths, propagation, sysctls, hooks, and a joined PID namespace (`birth.rs`). Bind
+//! sources become places on a stage, which `place.rs` fills, with shifted owners if requested:
+//! libcontainer does not see the host's file systems. Unsupported parts are rejected by name.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use cairn_monitor::{DEFAULT_DEVICES, record::CgroupDir};
-use oci_spec::runtime::{
-    LinuxDeviceType, LinuxIdMapping, LinuxNamespace, LinuxNamespaceType as Ns, Mount,
-    ProcessBuilder, Spec, UserBuilder,
-};
+use cairn_monitor::{mount_tree::PROC_FILES, record::CgroupDir};
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType as Ns, Mount, Spec};
 
 use crate::{
     cgroup_view::{CgroupView, cgroup_view},
-    mount_option::propagation,
-    proc_view::{self, ProcView},
+    devices::{self, DevTree, Node},
+    mount_option::{attribute, attributes, propagation},
+    strip::{
+        Settings, has_namespace, strip_linux, strip_names, strip_process, take_pid_namespace,
+        take_sysctls,
+    },
 };
 
-/// Propagation to set on a mount of the finished container.
+/// A mount of the container's root. They are placed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Propagation {
+pub(crate) struct Place {
+    pub(crate) from: Origin,
     pub(crate) destination: PathBuf,
-    /// MS_* flags.
-    pub(crate) flags: u64,
+    /// MS_* flags; 0 changes nothing.
+    pub(crate) propagation: u64,
+    /// A file system of message queues to label.
+    pub(crate) queues: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A mount that libcontainer made at this path of the shell.
+    Shell(PathBuf),
+    /// The number of a detached tree, in [`Plan::trees`].
+    Tree(usize),
+}
+
+/// A detached tree, which `place.rs` assembles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tree {
+    Devices(DevTree),
+    /// The procfs of the joined PID namespace, with MOUNT_ATTR_* bits.
+    Proc(u64),
+    Cgroups(CgroupView),
 }
 
 /// A bind whose source is mounted on the stage first; libcontainer binds it from there.
@@ -40,19 +63,6 @@ pub(crate) struct Staged {
     pub(crate) shifted: Option<Owners>,
 }
 
-/// A device node that is made on the stage; libcontainer binds it from there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) at: PathBuf,
-    pub(crate) destination: PathBuf,
-    pub(crate) kind: LinuxDeviceType,
-    pub(crate) numbers: (i64, i64),
-    pub(crate) mode: u32,
-    /// Ids of the host.
-    pub(crate) owner: (u32, u32),
-    pub(crate) label: Option<String>,
-}
-
 /// The ids that its files appear to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owners {
@@ -65,31 +75,45 @@ pub(crate) struct Owners {
 pub(crate) struct Plan {
     pub(crate) spec: Spec,
     pub(crate) rootfs: PathBuf,
-    pub(crate) propagation: Vec<Propagation>,
-    /// The mount point of message queues, and their SELinux label.
-    pub(crate) queues: Option<(PathBuf, String)>,
+    pub(crate) settings: Settings,
+    pub(crate) places: Vec<Place>,
+    pub(crate) trees: Vec<Tree>,
     pub(crate) stage: Vec<Staged>,
     pub(crate) nodes: Vec<Node>,
-    /// A tmpfs is on the bound [`DEVICES`], for init to remove.
-    pub(crate) covered: bool,
-    pub(crate) cgroup_view: Option<CgroupView>,
-    /// The PID namespace to join, and the procfs views of it.
+    /// The container's root user and group on the host.
+    pub(crate) owner: (u32, u32),
+    /// The PID namespace to join.
     pub(crate) join: Option<PathBuf>,
-    pub(crate) procs: Vec<ProcView>,
-    /// Only with `join`: libcontainer's init would look for sysctls at a missing `/proc`.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// OCI hooks run beside the container. They find their programs and the container's root by the
-    /// host's paths.
-    pub(crate) hooks: bool,
 }
 
 /// The stage: a tmpfs instead of the hierarchies, where libcgroups expects one.
 pub(crate) const STAGE: &str = "/sys/fs/cgroup";
-/// The container's root and its directory, on the stage.
+/// On the stage: the shell, the container's root and its directory.
+pub(crate) const SHELL: &str = "shell";
 pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
-/// Where libcontainer makes devices and links.
+/// The container's root in the shell.
+pub(crate) const ROOT_IN_SHELL: &str = "/root";
 pub(crate) const DEVICES: &str = "/dev";
+/// Where libcontainer finds and leaves the terminal's parts, in the shell and in the container.
+const TERMINALS: &str = "/dev/pts";
+const CONSOLE: &str = "/dev/console";
+/// The kernel's own places: only a mount whose destination names one is placed in it.
+const KERNELS: [&str; 3] = ["/proc", "/sys", DEVICES];
+
+/// The kernel's place that a destination names, by its text.
+pub(crate) fn kernels_place(destination: &Path) -> Option<&'static str> {
+    let mut clean = PathBuf::from("/");
+    for part in destination.components() {
+        match part {
+            Component::Normal(part) => clean.push(part),
+            Component::ParentDir => drop(clean.pop()),
+            _ => {}
+        }
+    }
+    KERNELS.into_iter().find(|place| clean.starts_with(place))
+}
 
 pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String> {
     let root = spec
@@ -101,94 +125,66 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
     if !root.is_absolute() {
         return Err(format!("root {} must be absolute", root.display()));
     }
-    let hooks = has_hooks(&spec);
+    let tty = spec.process().as_ref().and_then(|p| p.terminal());
     strip_process(&mut spec)?;
-    let label = strip_linux(&mut spec, cgroups)?;
+    let settings = strip_linux(&mut spec, cgroups)?;
     strip_names(&mut spec);
     let join = take_pid_namespace(&mut spec);
     let mut plan = Plan {
+        owner: devices::owner(&spec, None, None),
+        sysctls: take_sysctls(&mut spec),
         spec,
         rootfs: root,
-        propagation: Vec::new(),
-        queues: None,
+        settings,
+        places: Vec::new(),
+        trees: Vec::new(),
         stage: Vec::new(),
         nodes: Vec::new(),
-        covered: false,
-        cgroup_view: None,
         join,
-        procs: Vec::new(),
-        sysctls: Vec::new(),
-        hooks,
     };
-    if plan.join.is_some() {
-        plan.take_sysctls();
-    }
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
-    let mut kept = Vec::with_capacity(mounts.len());
-    for mount in mounts {
-        plan.mount(mount, cgroups, &mut kept)?;
+    let (own, bound) = devices::find(&mounts);
+    let mut shell = vec![bind_of(
+        &Path::new(STAGE).join(ROOT),
+        ROOT_IN_SHELL,
+        "rbind",
+    )];
+    if own.is_none() && !bound {
+        plan.place_devices(&devices::default_mount(), &mounts)?;
     }
-    plan.covered = cover_devices(&mut kept);
-    plan.take_nodes(&mut kept, label.as_deref());
-    if let Some(label) = label {
-        kept.iter_mut().for_each(|mount| set_label(mount, &label));
-        // Without an IPC namespace the queues are the host's.
-        let own = has_namespace(&plan.spec, Ns::Ipc);
-        let queues = |m: &&Mount| own && m.typ().as_deref() == Some("mqueue");
-        let queues = kept.iter().find(queues);
-        plan.queues = queues.map(|mount| (mount.destination().clone(), label));
+    for (number, mount) in mounts.iter().enumerate() {
+        if own == Some(number) {
+            plan.place_devices(mount, &mounts)?;
+        } else {
+            plan.mount(mount.clone(), cgroups, &mut shell)?;
+        }
     }
-    plan.spec.set_mounts(Some(kept));
-    if let Some(linux) = plan.spec.linux_mut() {
-        proc_view::cover(&mut plan.procs, linux);
+    let nodes = devices::apart(&plan.spec, &mounts, bound);
+    for (number, device) in nodes.into_iter().enumerate() {
+        let at = Path::new(STAGE).join(format!("n{number}"));
+        let label = plan.settings.label.as_deref();
+        let node = devices::node(&plan.spec, &device, at.clone(), label)?;
+        plan.nodes.push(node);
+        plan.place_made(bind_of(&at, device.path(), "bind"), 0, &mut shell);
     }
-    if !hooks {
-        let at = Path::new(STAGE).join(ROOT);
-        plan.spec.set_root(plan.spec.root().clone().map(|mut root| {
-            root.set_path(at);
-            root
-        }));
+    if tty == Some(true) && !bound {
+        // Made by libcontainer, from the terminals above.
+        plan.place(Origin::Shell(CONSOLE.into()), Path::new(CONSOLE), 0);
     }
+    plan.finish(shell);
     Ok(plan)
 }
 
-fn has_hooks(spec: &Spec) -> bool {
-    spec.hooks().as_ref().is_some_and(|h| {
-        let lists = [h.prestart(), h.create_runtime(), h.create_container()];
-        lists
-            .iter()
-            .any(|l| l.as_ref().is_some_and(|l| !l.is_empty()))
-    })
-}
-
-/// Covers a bind at `/dev`, such as the host's, by a tmpfs: libcontainer makes its links and devices
-/// in the topmost mount there. Returns whether it did. The tmpfs does not propagate to the host: the
-/// bind is a slave of the host's mount, since a shared one is refused.
-fn cover_devices(mounts: &mut Vec<Mount>) -> bool {
-    let bound = |m: &Mount| m.destination() == Path::new(DEVICES) && is_bind(m);
-    if !mounts.iter().any(bound) {
-        return false;
-    }
-    let mut cover = Mount::default();
-    cover.set_destination(DEVICES.into());
-    cover.set_typ(Some("tmpfs".to_owned()));
-    cover.set_source(Some("tmpfs".into()));
-    let options = ["nosuid", "mode=755", "size=64k"];
-    cover.set_options(Some(options.map(str::to_owned).to_vec()));
-    mounts.push(cover);
-    true
-}
-
-fn bind_of(source: &Path, destination: &Path) -> Mount {
+fn bind_of(source: &Path, destination: impl AsRef<Path>, option: &str) -> Mount {
     let mut mount = Mount::default();
-    mount.set_destination(destination.into());
+    mount.set_destination(destination.as_ref().into());
     mount.set_typ(Some("bind".to_owned()));
     mount.set_source(Some(source.into()));
-    mount.set_options(Some(vec!["bind".to_owned()]));
+    mount.set_options(Some(vec![option.to_owned()]));
     mount
 }
 
-fn is_bind(mount: &Mount) -> bool {
+pub(crate) fn is_bind(mount: &Mount) -> bool {
     let words = options(mount);
     mount.typ().as_deref() == Some("bind") || words.iter().any(|o| o == "bind" || o == "rbind")
 }
@@ -205,168 +201,72 @@ fn set_label(mount: &mut Mount, label: &str) {
     }
 }
 
-fn options(mount: &Mount) -> &[String] {
+pub(crate) fn options(mount: &Mount) -> &[String] {
     mount.options().as_deref().unwrap_or_default()
 }
 
-/// Removes the tail's work from the process: libcontainer's init keeps every privilege until then.
-fn strip_process(spec: &mut Spec) -> Result<(), String> {
-    let process = spec.process().as_ref().ok_or("the spec has no process")?;
-    let text = |s: &str| vec![s.to_owned()];
-    let user = UserBuilder::default().uid(0u32).gid(0u32).build();
-    let builder = ProcessBuilder::default()
-        .terminal(process.terminal().unwrap_or(false))
-        .user(user.map_err(|e| e.to_string())?)
-        // Never executed. HOME keeps libcontainer from asking the container's name services.
-        .args(text("cairn"))
-        .env(vec!["PATH=/bin".to_owned(), "HOME=/".to_owned()])
-        .cwd("/")
-        .oom_score_adj(process.oom_score_adj().unwrap_or(0));
-    let mut stripped = builder.build().map_err(|e| e.to_string())?;
-    stripped.set_capabilities(None);
-    stripped.set_no_new_privileges(None);
-    stripped.set_rlimits(None);
-    spec.set_process(Some(stripped));
-    Ok(())
-}
-
-/// Returns the mounts' SELinux label.
-fn strip_linux(spec: &mut Spec, cgroups: &[CgroupDir]) -> Result<Option<String>, String> {
-    let Some(linux) = spec.linux_mut() else {
-        return Err("the spec has no linux section".to_owned());
+/// Refuses a mount inside `/proc`, except on the files that lxcfs replaces. `root.rs` checks that a
+/// mount on `/proc` is a procfs.
+fn check_proc(mount: &Mount) -> Result<(), String> {
+    let destination = mount.destination();
+    let Ok(inside) = destination.strip_prefix("/proc") else {
+        return Ok(());
     };
-    let label = linux.mount_label().clone().filter(|l| !l.is_empty());
-    linux.set_mount_label(None);
-    linux.set_seccomp(None);
-    linux.set_resources(None);
-    linux.set_memory_policy(None);
-    // If libcontainer's cgroup code finds a bound hierarchy, it must move init to its present cgroup.
-    if let Some(path) = common_path(cgroups) {
-        linux.set_cgroups_path(Some(path));
+    let is_file = PROC_FILES.iter().any(|file| Path::new(file) == inside);
+    if inside.as_os_str().is_empty() || (is_file && is_bind(mount)) {
+        return Ok(());
     }
-    if linux
-        .cgroups_path()
-        .as_ref()
-        .is_none_or(|p| !p.is_absolute())
-    {
-        return Err("linux.cgroupsPath must be absolute".to_owned());
-    }
-    let propagation = match linux.rootfs_propagation().as_deref() {
-        Some(p @ ("rshared" | "rslave" | "rprivate" | "runbindable")) => Some(p[1..].to_owned()),
-        Some("") | None => None,
-        Some(p) => Some(p.to_owned()),
-    };
-    linux.set_rootfs_propagation(propagation);
-    Ok(label)
-}
-
-/// The container's path below the mount points of its hierarchies.
-fn common_path(cgroups: &[CgroupDir]) -> Option<PathBuf> {
-    let v1 = cgroups.iter().find(|c| !c.unified());
-    let dir = Path::new(&v1.or(cgroups.first())?.path);
-    let mut below = dir.strip_prefix(STAGE).ok()?.components();
-    if v1.is_some() {
-        below.next()?;
-    }
-    Some(Path::new("/").join(below.as_path()))
-}
-
-/// Removes the names for a joined UTS namespace, which has its own.
-fn strip_names(spec: &mut Spec) {
-    let namespaces = spec.linux().as_ref().and_then(|l| l.namespaces().as_ref());
-    let own =
-        namespaces.is_some_and(|n| n.iter().any(|n| n.typ() == Ns::Uts && n.path().is_none()));
-    if !own {
-        spec.set_hostname(None);
-        spec.set_domainname(None);
-    }
-}
-
-fn has_namespace(spec: &Spec, kind: Ns) -> bool {
-    let namespaces = spec.linux().as_ref().and_then(|l| l.namespaces().as_ref());
-    namespaces.is_some_and(|list| list.iter().any(|n| n.typ() == kind))
-}
-
-fn take_pid_namespace(spec: &mut Spec) -> Option<PathBuf> {
-    let namespaces = spec.linux_mut().as_mut()?.namespaces_mut().as_mut()?;
-    let joined = |n: &LinuxNamespace| n.typ() == Ns::Pid && n.path().is_some();
-    let at = namespaces.iter().position(joined)?;
-    namespaces.remove(at).path().clone()
-}
-
-/// The host's id of a container's id; an id without one belongs to the host's root.
-fn on_host(id: u32, maps: &[LinuxIdMapping]) -> u32 {
-    let mut found = maps.iter().filter_map(|map| {
-        let offset = id.checked_sub(map.container_id())?;
-        (offset < map.size()).then(|| map.host_id().checked_add(offset))?
-    });
-    found.next().unwrap_or(0)
+    Err(format!(
+        "mount {}: inside /proc only the files that lxcfs replaces can be mounted over",
+        destination.display()
+    ))
 }
 
 impl Plan {
-    /// Takes the nodes that libcontainer would not make, or not safely: those outside of `/dev`; in
-    /// a user namespace, where it binds the host's node of the same path; and those in another mount
-    /// below `/dev`, where other containers may swap directories for links meanwhile. A bind at
-    /// `/dev` has its own nodes.
-    fn take_nodes(&mut self, mounts: &mut Vec<Mount>, label: Option<&str>) {
-        let mapped = has_namespace(&self.spec, Ns::User);
-        let Some(linux) = self.spec.linux_mut() else {
-            return;
-        };
-        let devices = linux.devices_mut().take().unwrap_or_default();
-        let within = |mount: &Mount, path: &Path| {
-            mount.destination() != Path::new(DEVICES) && path.starts_with(mount.destination())
-        };
-        let maps = |maps: &Option<Vec<LinuxIdMapping>>, id: Option<u32>| match maps {
-            Some(maps) if mapped => on_host(id.unwrap_or(0), maps),
-            _ => id.unwrap_or(0),
-        };
-        let mut left = Vec::new();
-        let mut binds = Vec::new();
-        for device in devices {
-            let path = device.path();
-            let is_below = path.starts_with(DEVICES);
-            if is_below && self.covered {
-                continue;
-            }
-            let is_default = mapped && DEFAULT_DEVICES.iter().any(|name| path == Path::new(name));
-            let staged = !is_below || mapped || mounts.iter().any(|mount| within(mount, path));
-            if is_default || !staged {
-                left.push(device);
-                continue;
-            }
-            let at = Path::new(STAGE).join(format!("n{}", self.nodes.len()));
-            binds.push(bind_of(&at, path));
-            self.nodes.push(Node {
-                at,
-                destination: path.clone(),
-                kind: device.typ(),
-                numbers: (device.major(), device.minor()),
-                mode: device.file_mode().unwrap_or(0o666) & 0o7777,
-                owner: (
-                    maps(linux.uid_mappings(), device.uid()),
-                    maps(linux.gid_mappings(), device.gid()),
-                ),
-                label: label.map(str::to_owned),
-            });
-        }
-        linux.set_devices(Some(left));
-        mounts.extend(binds);
+    fn place(&mut self, from: Origin, destination: &Path, propagation: u64) {
+        self.places.push(Place {
+            from,
+            destination: destination.into(),
+            propagation,
+            queues: false,
+        });
     }
 
-    fn take_sysctls(&mut self) {
-        if let Some(linux) = self.spec.linux_mut() {
-            self.sysctls
-                .extend(linux.sysctl().clone().unwrap_or_default());
-            linux.set_sysctl(None);
-        }
+    fn place_tree(&mut self, tree: Tree, destination: &Path, propagation: u64) {
+        self.place(Origin::Tree(self.trees.len()), destination, propagation);
+        self.trees.push(tree);
+    }
+
+    fn place_devices(&mut self, mount: &Mount, mounts: &[Mount]) -> Result<(), String> {
+        let label = self.settings.label.as_deref();
+        let tree = devices::tree(&self.spec, mount, mounts, label)?;
+        let words = options(mount).iter();
+        let flags = words
+            .filter_map(|o| propagation(o))
+            .fold(0, |all, f| all | f);
+        self.place_tree(Tree::Devices(tree), Path::new(DEVICES), flags);
+        Ok(())
+    }
+
+    /// Has libcontainer make the mount, at a place of the shell.
+    fn place_made(&mut self, mut mount: Mount, propagation: u64, shell: &mut Vec<Mount>) {
+        let destination = mount.destination().clone();
+        let terminals = mount.typ().as_deref() == Some("devpts");
+        let at = if terminals && destination == Path::new(TERMINALS) {
+            TERMINALS.into()
+        } else {
+            PathBuf::from(format!("/{}", shell.len()))
+        };
+        mount.set_destination(at.clone());
+        self.place(Origin::Shell(at), &destination, propagation);
+        shell.push(mount);
     }
 
     fn mount(
         &mut self,
         mut mount: Mount,
         cgroups: &[CgroupDir],
-        kept: &mut Vec<Mount>,
+        shell: &mut Vec<Mount>,
     ) -> Result<(), String> {
         let destination = mount.destination().clone();
         let mut options = options(&mount).to_vec();
@@ -376,27 +276,31 @@ impl Plan {
                 destination.display()
             ));
         }
+        check_proc(&mount)?;
         let flags = options
             .iter()
             .filter_map(|o| propagation(o))
             .fold(0, |all, f| all | f);
-        if flags != 0 {
-            self.propagation.push(Propagation {
-                destination: destination.clone(),
-                flags,
-            });
-            options.retain(|o| propagation(o).is_none());
-        }
+        options.retain(|o| propagation(o).is_none());
         let shared = flags & libc::MS_SHARED != 0;
         if shared && destination == Path::new(DEVICES) {
             // The container's own mounts below, such as its shm, would appear on the host.
             return Err(format!("mount {DEVICES}: it cannot be shared"));
         }
         if matches!(mount.typ().as_deref(), Some("cgroup" | "cgroup2")) {
-            self.cgroup_view = cgroup_view(&destination, &options, cgroups);
+            if let Some(view) = cgroup_view(&options, cgroups) {
+                self.place_tree(Tree::Cgroups(view), &destination, flags);
+            }
             return Ok(());
         }
-        if self.join.is_some() && proc_view::take(&mut self.procs, &mount, &options)? {
+        if self.join.is_some() && mount.typ().as_deref() == Some("proc") {
+            if let Some(option) = options.iter().find(|o| attribute(o).is_none()) {
+                let at = destination.display();
+                return Err(format!(
+                    "mount {at}: option {option} is not supported in a PID namespace that is joined"
+                ));
+            }
+            self.place_tree(Tree::Proc(attributes(&options)), &destination, flags);
             return Ok(());
         }
         if mount.source().is_none() {
@@ -413,7 +317,16 @@ impl Plan {
             self.stage(&mut mount, recursive, shared, None);
         }
         mount.set_options(Some(options));
-        kept.push(mount);
+        let mut queues = false;
+        if let Some(label) = &self.settings.label {
+            set_label(&mut mount, label);
+            // Without an IPC namespace the queues are the host's.
+            queues = mount.typ().as_deref() == Some("mqueue") && has_namespace(&self.spec, Ns::Ipc);
+        }
+        self.place_made(mount, flags, shell);
+        if let Some(place) = self.places.last_mut() {
+            place.queues = queues;
+        }
         Ok(())
     }
 
@@ -452,7 +365,8 @@ impl Plan {
     }
 
     fn stage(&mut self, mount: &mut Mount, recursive: bool, shared: bool, shifted: Option<Owners>) {
-        let at = self.place();
+        // Numbered, because libcgroups takes a mount path with a controller's name for a hierarchy.
+        let at = Path::new(STAGE).join(format!("s{}", self.stage.len()));
         self.stage.push(Staged {
             at: at.clone(),
             source: mount.source().clone().unwrap_or_default(),
@@ -464,9 +378,18 @@ impl Plan {
         mount.set_source(Some(at));
     }
 
-    /// Numbered, because libcgroups takes a mount path with a controller's name for a hierarchy.
-    fn place(&self) -> PathBuf {
-        Path::new(STAGE).join(format!("s{}", self.stage.len()))
+    /// Gives libcontainer the shell as the root, with its mounts alone.
+    fn finish(&mut self, shell: Vec<Mount>) {
+        self.spec.set_mounts(Some(shell));
+        let at = Path::new(STAGE).join(SHELL);
+        self.spec.set_root(self.spec.root().clone().map(|mut root| {
+            root.set_path(at);
+            root.set_readonly(Some(false));
+            root
+        }));
+        if let Some(linux) = self.spec.linux_mut() {
+            linux.set_devices(None);
+        }
     }
 }
 
@@ -476,92 +399,86 @@ mod tests {
 
     use super::*;
 
-    /// The staged nodes with their owner on the host, and those left to libcontainer.
-    fn nodes(mapped: bool, bound: bool) -> (Vec<(String, u32)>, Vec<String>) {
-        let devices = ["/dev/null", "/dev/x", "/dev/shm/x", "/opt/x"]
-            .map(|path| json!({"path": path, "type": "c", "major": 1, "minor": 3, "uid": 7}));
+    fn planned(mounts: serde_json::Value) -> Result<Plan, String> {
         let spec = json!({
             "ociVersion": "1.2.0",
-            "root": {"path": "/root"},
+            "root": {"path": "/root/of/it", "readonly": true},
             "process": {"cwd": "/", "args": ["true"], "user": {"uid": 0, "gid": 0}},
-            "mounts": [
-                {"destination": "/dev", "type": if bound { "bind" } else { "tmpfs" }, "source": "/x"},
-                {"destination": "/dev/shm", "type": "bind", "source": "/shm"},
-            ],
+            "mounts": mounts,
             "linux": {
                 "cgroupsPath": "/c",
-                "namespaces": if mapped { json!([{"type": "user"}]) } else { json!([]) },
-                "uidMappings": [{"containerID": 0, "hostID": 100_000, "size": 10}],
-                "devices": devices,
+                "namespaces": [],
+                "maskedPaths": ["/proc/kcore"],
+                "devices": [{"path": "/opt/x", "type": "c", "major": 1, "minor": 3}],
             },
         });
-        let spec = serde_json::from_value(spec).expect("a spec");
-        let plan = plan(spec, &[]).expect("a plan");
-        let made = plan.nodes.iter();
-        let made = made.map(|node| (node.destination.display().to_string(), node.owner.0));
-        let left = plan.spec.linux().iter().flat_map(|linux| linux.devices());
-        let left = left
-            .flatten()
-            .map(|device| device.path().display().to_string());
-        (made.collect(), left.collect())
+        plan(serde_json::from_value(spec).expect("a spec"), &[])
     }
 
     #[test]
-    fn nodes_are_staged_where_libcontainer_does_not_make_them_or_not_safely() {
-        let of = |paths: &[&str], owner| -> Vec<_> {
-            paths
-                .iter()
-                .map(|path| ((*path).to_owned(), owner))
-                .collect()
-        };
-        let words = |paths: &[&str]| -> Vec<_> { paths.iter().map(|p| (*p).to_owned()).collect() };
-        assert_eq!(
-            nodes(false, false),
-            (
-                of(&["/dev/shm/x", "/opt/x"], 7),
-                words(&["/dev/null", "/dev/x"])
-            )
-        );
-        assert_eq!(
-            nodes(true, false),
-            (
-                of(&["/dev/x", "/dev/shm/x", "/opt/x"], 100_007),
-                words(&["/dev/null"])
-            )
-        );
-        assert_eq!(nodes(false, true), (of(&["/opt/x"], 7), Vec::new()));
-        assert_eq!(nodes(true, true), (of(&["/opt/x"], 100_007), Vec::new()));
-    }
-
-    fn mount(source: &str, words: &[&str], shifted: bool) -> Mount {
-        let mut mount = Mount::default();
-        mount.set_typ(Some("bind".to_owned()));
-        mount.set_source(Some(source.into()));
-        mount.set_options(Some(words.iter().map(|word| (*word).to_owned()).collect()));
-        mount.set_uid_mappings(shifted.then(|| vec![LinuxIdMapping::default()]));
-        mount
+    fn libcontainer_gets_numbered_places_of_an_empty_root_and_no_path_of_the_container() {
+        let plan = planned(json!([
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+            {"destination": "/dev/pts", "type": "devpts", "source": "devpts"},
+            {"destination": "/v/x", "type": "bind", "source": "/h", "options": ["rbind", "rslave"]},
+        ]))
+        .expect("a plan");
+        let mounts = plan.spec.mounts().iter().flatten();
+        let mounts: Vec<_> = mounts.map(|m| m.destination().clone()).collect();
+        let places = ["/root", "/1", "/dev/pts", "/3", "/4"].map(PathBuf::from);
+        assert_eq!(mounts, places);
+        let root = plan.spec.root().clone().expect("a root");
+        assert_eq!(root.path(), &Path::new(STAGE).join(SHELL));
+        assert_eq!(root.readonly(), Some(false));
+        let linux = plan.spec.linux().clone().expect("a section");
+        assert!(linux.devices().is_none() && linux.masked_paths().is_none());
+        assert!(plan.settings.read_only && plan.settings.masked == ["/proc/kcore"]);
+        let placed = plan.places.iter();
+        let placed: Vec<_> = placed
+            .map(|p| (p.destination.to_str().expect("UTF-8"), p.propagation))
+            .collect();
+        let slave = libc::MS_SLAVE | libc::MS_REC;
+        let expected = [
+            ("/proc", 0),
+            ("/dev", 0),
+            ("/dev/pts", 0),
+            ("/v/x", slave),
+            ("/opt/x", 0),
+        ];
+        assert_eq!(placed, expected);
+        assert_eq!(plan.places[1].from, Origin::Tree(0));
+        assert_eq!(plan.stage[0].source, Path::new("/h"));
     }
 
     #[test]
-    fn a_bind_at_dev_is_covered_by_a_tmpfs_that_comes_last() {
-        let at = |destination: &str, mut mount: Mount| {
-            mount.set_destination(destination.into());
-            mount
+    fn a_mount_inside_proc_is_refused_except_on_what_lxcfs_replaces() {
+        let bind = |at: &str| {
+            planned(json!([{"destination": at, "type": "bind", "source": "/h"}])).map(drop)
         };
-        let mut mounts = vec![
-            at("/dev", mount("/dev", &["rbind"], false)),
-            at("/dev/shm", mount("/shm", &["rbind"], false)),
-        ];
-        assert!(cover_devices(&mut mounts));
-        let last = mounts
-            .last()
-            .map(|m| (m.destination().clone(), m.typ().clone()));
-        assert_eq!(last, Some(("/dev".into(), Some("tmpfs".to_owned()))));
-        let mut own = vec![
-            at("/dev", Mount::default()),
-            at("/dev/shm", mount("/shm", &["rbind"], false)),
-        ];
-        assert!(!cover_devices(&mut own));
-        assert_eq!(own.len(), 2);
+        bind("/proc/meminfo").expect("allowed");
+        bind("/process").expect("elsewhere");
+        for refused in ["/proc/1", "/proc/sys", "/proc/sys/kernel/core_pattern"] {
+            bind(refused).expect_err(refused);
+        }
+        planned(json!([{"destination": "/proc/uptime", "type": "tmpfs"}])).expect_err("no bind");
+    }
+
+    #[test]
+    fn a_kernels_place_is_named_by_the_text_of_a_destination() {
+        for (destination, place) in [
+            ("/dev", Some("/dev")),
+            ("/dev/shm/x", Some("/dev")),
+            ("/a/../sys/fs", Some("/sys")),
+            ("/sys/../a", None),
+            ("/device", None),
+            ("/", None),
+        ] {
+            assert_eq!(
+                kernels_place(Path::new(destination)),
+                place,
+                "{destination}"
+            );
+        }
     }
 }

@@ -15,11 +15,10 @@ use cairn_monitor::report::{Report, STATUS_FD};
 use cairn_monitor::sys::{self, Fork};
 use cairn_monitor::tail::Tail;
 
-use crate::{host_proc::HostProc, inherited, reports};
+use crate::{inherited, reports};
 
 pub(crate) struct Birth {
     namespace: File,
-    sysctls: Vec<(String, String)>,
     tty: bool,
     born: OnceCell<Born>,
 }
@@ -36,10 +35,9 @@ const INSIDE: u8 = b'i';
 const ERROR: u8 = b'e';
 
 impl Birth {
-    pub(crate) fn new(namespace: File, sysctls: Vec<(String, String)>, tty: bool) -> Birth {
+    pub(crate) fn new(namespace: File, tty: bool) -> Birth {
         Birth {
             namespace,
-            sysctls,
             tty,
             born: OnceCell::new(),
         }
@@ -52,16 +50,6 @@ impl Birth {
 
     pub(crate) fn namespace(&self) -> BorrowedFd<'_> {
         self.namespace.as_fd()
-    }
-
-    /// Writes the sysctls instead of libcontainer. Must run first, while the host's procfs is open.
-    pub(crate) fn write_settings(&self, proc: &HostProc) -> Result<(), String> {
-        for (name, value) in &self.sysctls {
-            let path = format!("sys/{}", name.replace('.', "/"));
-            proc.write(&path, value.as_bytes())
-                .map_err(|e| format!("set sysctl {name}: {e}"))?;
-        }
-        Ok(())
     }
 
     /// Makes init, which then waits.

@@ -1,15 +1,14 @@
 //! The cgroups that a container sees at a cgroup mount: its own, laid out as on a host.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cairn_monitor::record::CgroupDir;
 
 use crate::mount_option::attributes;
 
-/// The container's view of its cgroups, attached last as one tree: a dozen binds would cost more.
+/// The container's view of its cgroups, one tree: a dozen binds would cost more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupView {
-    pub(crate) destination: PathBuf,
     /// MOUNT_ATTR_* bits.
     pub(crate) attributes: u64,
     pub(crate) hierarchies: Hierarchies,
@@ -25,11 +24,7 @@ pub(crate) enum Hierarchies {
     },
 }
 
-pub(crate) fn cgroup_view(
-    destination: &Path,
-    options: &[String],
-    cgroups: &[CgroupDir],
-) -> Option<CgroupView> {
+pub(crate) fn cgroup_view(options: &[String], cgroups: &[CgroupDir]) -> Option<CgroupView> {
     let only_v2 = cgroups.iter().all(CgroupDir::unified);
     let hierarchies = if only_v2 {
         Hierarchies::V2(PathBuf::from(&cgroups.first()?.path))
@@ -51,7 +46,6 @@ pub(crate) fn cgroup_view(
         }
     };
     Some(CgroupView {
-        destination: destination.to_owned(),
         attributes: attributes(options),
         hierarchies,
     })

@@ -1,5 +1,10 @@
 //! Mount trees with shifted owners.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the host's procfs, and paths of the host"
+)]
+
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

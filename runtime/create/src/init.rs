@@ -4,30 +4,32 @@
 //! arrives here with every privilege, and `cairn_monitor::tail` confines it exactly like an exec.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use cairn_monitor::mount_tree::{self, Attributes};
 use cairn_monitor::report::{REACHED, STATUS_FD};
 use cairn_monitor::scheduling::Scheduling;
+use cairn_monitor::sys;
 use cairn_monitor::tail::Tail;
-use cairn_monitor::{rooted, sys};
 use libcontainer::workload::{
     Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
 };
 use oci_spec::runtime::Spec;
-use rustix::fs::OFlags;
-use rustix::mount::UnmountFlags;
 
-use crate::adjust::{DEVICES, Propagation};
+use crate::adjust::{Origin, Place, Tree};
 use crate::birth::Birth;
+use crate::devices::DevTree;
+use crate::hooks::Early;
 use crate::host_proc::HostProc;
 use crate::inherited;
-use crate::place::{self, Trees};
+use crate::root::{self, Root, is_missing};
 use crate::start_hooks::{StartHook, Waiting};
+use crate::strip::Settings;
 
 /// Called, and cloned, by libcontainer.
 #[derive(Clone)]
@@ -38,67 +40,147 @@ pub(crate) struct Ready {
     pub(crate) tail: Tail,
     pub(crate) scheduling: Scheduling,
     pub(crate) hooks: Vec<StartHook>,
-    pub(crate) propagation: Vec<Propagation>,
-    pub(crate) trees: Trees,
-    /// A tmpfs of libcontainer's is on the bound [`DEVICES`].
-    pub(crate) covered: bool,
+    pub(crate) settings: Settings,
+    pub(crate) places: Vec<Place>,
+    /// Of [`Origin::Tree`].
+    pub(crate) trees: Vec<(Tree, OwnedFd)>,
+    pub(crate) early: Option<HostHooks>,
     /// Set if the program runs in a process of a joined PID namespace, not in this one.
     pub(crate) birth: Option<Birth>,
     pub(crate) proc: HostProc,
-    /// The mount point of message queues, and their SELinux label.
-    pub(crate) queues: Option<(PathBuf, String)>,
+    pub(crate) sysctls: Vec<(String, String)>,
+}
+
+/// OCI hooks before the start.
+pub(crate) struct HostHooks {
+    pub(crate) hooks: Early,
+    /// The host's mounts, and the container's root among them.
+    pub(crate) mounts: OwnedFd,
+    pub(crate) rootfs: PathBuf,
 }
 
 impl Ready {
-    /// Prepares inside the container's root, with all mounts. The image controls the paths used
-    /// here, so descriptors that lead outside are closed before.
+    /// Builds the container's root, and enters it. libcontainer has made the shell the root of this
+    /// process.
     fn prepare(&self) -> Result<(), String> {
-        if let Some(birth) = &self.birth {
-            birth.write_settings(&self.proc)?;
-        }
+        self.write_sysctls()?;
         if let Some(label) = &self.tail.process().label {
             self.proc.label(label)?;
         }
-        if self.covered {
-            rustix::mount::unmount(DEVICES, UnmountFlags::DETACH)
-                .map_err(|e| format!("uncover {DEVICES}: {e}"))?;
-        }
-        let namespace = self.birth.iter().map(|b| b.keep());
-        let trees = self.trees.iter().map(|(tree, _)| tree.as_raw_fd());
-        close_paths_outside(&namespace.clone().chain(trees).collect::<Vec<_>>());
-        let root = || sys::open_root().map_err(|e| format!("open the root: {e}"));
-        for (tree, at) in &self.trees {
-            place::attach(root()?.as_fd(), tree, at)
-                .map_err(|e| format!("mount {}: {e}", at.display()))?;
-        }
-        close_paths_outside(&namespace.collect::<Vec<_>>());
-        let root = root()?;
-        for p in &self.propagation {
-            place::set_propagation(&p.destination, p.flags).map_err(|e| {
-                format!(
-                    "set the propagation of mount {}: {e}",
-                    p.destination.display()
-                )
-            })?;
-        }
-        if let Some((at, label)) = &self.queues {
-            // Few programs have queues, and some policies forbid labelling them.
-            let _ = label_queues(root.as_fd(), at, label);
-        }
-        let process = self.tail.process();
-        // As other runtimes do. On a read-only root it fails; the tail then reports the error.
-        let _ = rooted::make_directories(root.as_fd(), &process.cwd, 0o755);
-        self.find_program(root.as_fd())?;
+        let namespace: Vec<RawFd> = self.birth.iter().map(|b| b.keep()).collect();
+        let mounts = self.early.iter().map(|early| early.mounts.as_raw_fd());
+        let trees = self.trees.iter().map(|(_, tree)| tree.as_raw_fd());
+        let needed = mounts.chain(trees).chain([self.proc.keep()]);
+        let needed = needed.chain(namespace.iter().copied());
+        close_paths_outside(&needed.collect::<Vec<_>>());
+        self.build()?;
+        close_paths_outside(&namespace);
+        self.find_program()?;
         match &self.birth {
             None => self.scheduling.apply(),
             // The monitor sets the scheduler of a born init.
             Some(_) => self.scheduling.apply_inherited(),
         }
         .map_err(|(step, e)| format!("{step}: {e}"))?;
-        drop(root);
         self.birth
             .as_ref()
             .map_or(Ok(()), |birth| birth.give(&self.tail))
+    }
+
+    fn write_sysctls(&self) -> Result<(), String> {
+        for (name, value) in &self.sysctls {
+            let path = format!("sys/{}", name.replace('.', "/"));
+            self.proc
+                .write(&path, value.as_bytes())
+                .map_err(|e| format!("set sysctl {name}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Places all mounts in the root, runs the OCI hooks, and makes it the root of this process.
+    fn build(&self) -> Result<(), String> {
+        let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
+        self.take_null().map_err(at("open the null device"))?;
+        let root = Root::take(&self.proc).map_err(at("take the root"))?;
+        for place in &self.places {
+            self.place(&root, place)
+                .map_err(|e| format!("mount {}: {e}", place.destination.display()))?;
+        }
+        self.seal_devices().map_err(at("make /dev read-only"))?;
+        if let Some(early) = &self.early {
+            root.show_host(&early.mounts, &early.rootfs)
+                .map_err(at("enter the host's mounts for the hooks"))?;
+            early.hooks.run()?;
+        }
+        root.enter().map_err(at("enter the root"))?;
+        let settings = &self.settings;
+        root.protect(&settings.read_only_paths)?;
+        root.mask(&settings.masked, settings.label.as_deref())?;
+        // As other runtimes do. If it fails, the tail reports the missing directory.
+        let _ = root.make_directory(Path::new(OsStr::from_bytes(&self.tail.process().cwd)));
+        root.finish(settings.read_only, settings.propagation)
+            .map_err(at("set the root's access"))
+    }
+
+    fn place(&self, root: &Root<'_>, place: &Place) -> io::Result<()> {
+        match &place.from {
+            Origin::Tree(number) => {
+                let (_, tree) = &self.trees[*number];
+                root.place(tree.as_fd(), &place.destination, place.propagation)
+            }
+            Origin::Shell(made) => {
+                if let Some(label) = self.settings.label.as_ref().filter(|_| place.queues) {
+                    // Few programs have queues, and some policies forbid labelling them.
+                    let _ = root::label_queues(made, label);
+                }
+                root.place_made(made, &place.destination, place.propagation)
+            }
+        }
+    }
+
+    /// The container's own `/dev`, if it has one.
+    fn devices(&self) -> Option<(&DevTree, BorrowedFd<'_>)> {
+        let mut trees = self.trees.iter();
+        trees.find_map(|(tree, fd)| match tree {
+            Tree::Devices(devices) => Some((devices, fd.as_fd())),
+            _ => None,
+        })
+    }
+
+    /// Replaces a null device as stdio, which libcontainer opened in the shell, by the container's.
+    fn take_null(&self) -> io::Result<()> {
+        let Some((_, devices)) = self.devices() else {
+            return Ok(());
+        };
+        let device = |fd: BorrowedFd<'_>| {
+            let (_, device) = sys::stat_fd(fd)?;
+            Ok::<_, io::Error>(device == Some(rustix::fs::makedev(1, 3)))
+        };
+        let null = root::open_null(devices)?;
+        let stdio = [
+            rustix::stdio::stdin(),
+            rustix::stdio::stdout(),
+            rustix::stdio::stderr(),
+        ];
+        for fd in stdio {
+            if device(null.as_fd())? && device(fd)? {
+                sys::dup_to(null.as_raw_fd(), fd.as_raw_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seal_devices(&self) -> io::Result<()> {
+        match self.devices() {
+            Some((devices, fd)) if devices.read_only => {
+                let attributes = Attributes {
+                    set: libc::MOUNT_ATTR_RDONLY,
+                    ..Attributes::default()
+                };
+                mount_tree::set_attributes(fd, &attributes)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Runs the hooks, then the program or the born init. Returns only on error.
@@ -129,7 +211,7 @@ impl Ready {
 
     /// Fails the creation, not the start, if the program is missing. A path through a link of
     /// procfs counts as missing: `/proc/self/exe` would be this helper.
-    fn find_program(&self, root: BorrowedFd<'_>) -> Result<(), String> {
+    fn find_program(&self) -> Result<(), String> {
         let process = self.tail.process();
         let program = process.argv.first().map(|p| String::from_utf8_lossy(p));
         let program = program.unwrap_or_default();
@@ -139,7 +221,7 @@ impl Ready {
                 absolute @ [b'/', ..] => absolute.to_vec(),
                 relative => [process.cwd.as_slice(), b"/", relative].concat(),
             };
-            match executable(root, &path) {
+            match root::is_executable(&path) {
                 Ok(true) => return Ok(()),
                 Ok(false) => why = Some("not executable".to_owned()),
                 Err(e) if is_missing(&e) => {}
@@ -169,35 +251,6 @@ fn close_paths_outside(keep: &[RawFd]) {
     unsafe {
         sys::close_all_but_sockets_and_pipes(keep);
     }
-}
-
-fn is_missing(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
-}
-
-/// Labels the queues unless another file system covers them.
-fn label_queues(root: BorrowedFd<'_>, at: &Path, label: &str) -> io::Result<()> {
-    const MQUEUE_MAGIC: u64 = 0x1980_0202;
-    let dir = rooted::open(
-        root,
-        at.as_os_str().as_bytes(),
-        OFlags::RDONLY | OFlags::DIRECTORY,
-    )?;
-    if u64::try_from(rustix::fs::fstatfs(&dir)?.f_type) != Ok(MQUEUE_MAGIC) {
-        return Ok(());
-    }
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::fsetxattr(&dir, "security.selinux", label.as_bytes(), flags)?;
-    Ok(())
-}
-
-fn executable(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<bool> {
-    use std::os::unix::fs::PermissionsExt;
-    let metadata: fs::Metadata = File::from(rooted::open(root, path, OFlags::PATH)?).metadata()?;
-    Ok(metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 impl Executor for Init {

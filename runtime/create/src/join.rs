@@ -4,6 +4,8 @@
 //! libcontainer does not know of the namespace: its init would be visible inside while it still has
 //! the host's root. Init is born into it at the end (`birth.rs`).
 
+#![expect(clippy::disallowed_methods, reason = "the host's procfs")]
+
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -107,7 +109,7 @@ fn procfs_of(mounts: &File, namespace: &File, copies: usize) -> io::Result<Vec<O
 
 fn copies_of(found: impl AsFd, namespace: &File, copies: usize) -> io::Result<Vec<OwnedFd>> {
     check_shows(found.as_fd(), namespace)?;
-    let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd()));
+    let copies = (0..copies).map(|_| mount_tree::copy_of(found.as_fd(), false));
     copies.collect()
 }
 

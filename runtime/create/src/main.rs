@@ -5,17 +5,23 @@
 //! `cairn_monitor::report`. Init becomes its sibling: a child of the monitor from birth. It always
 //! has one thread: libcontainer forks by raw `clone3` and runs allocating code in the child.
 //!
-//! `cairn-create --hooks <point> <pid>` instead runs a container's poststart or poststop OCI hooks;
-//! `--hook` wraps one that libcontainer runs (`relay.rs`).
+//! `cairn-create --hooks <point> <pid>` instead runs a container's poststart or poststop OCI hooks.
 //!
 //! Order: join the container's v1 cgroups (by writing `0` to `tasks`, before any fork) → steps that
 //! libcontainer lacks, and a mount namespace with little of the host (`adjust.rs`, `place.rs`) →
-//! libcontainer → as the last step of its init, the same tail as in every exec (`init.rs`); with a
-//! joined PID namespace (`join.rs`), in a process that is born into it (`birth.rs`).
+//! libcontainer, which makes namespaces and mounts in an empty root → in its init, the container's
+//! root of these mounts (`root.rs`) → the same tail as in every exec (`init.rs`); with a joined PID
+//! namespace (`join.rs`), in a process that is born into it (`birth.rs`).
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "files of the container's directory"
+)]
 
 mod adjust;
 mod birth;
 mod cgroup_view;
+mod devices;
 mod hooks;
 mod host_proc;
 mod idmap;
@@ -24,11 +30,11 @@ mod init;
 mod join;
 mod mount_option;
 mod place;
-mod proc_view;
 mod profile;
-mod relay;
 mod reports;
+mod root;
 mod start_hooks;
+mod strip;
 
 use std::fs::{self, DirBuilder};
 use std::io::Write;
@@ -47,11 +53,11 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
-use crate::adjust::{DIRECTORY, STAGE};
+use crate::adjust::{DIRECTORY, STAGE, Tree};
 use crate::birth::Birth;
+use crate::hooks::Early;
 use crate::host_proc::HostProc;
-use crate::init::{Init, Ready};
-use crate::place::{Base, Views};
+use crate::init::{HostHooks, Init, Ready};
 
 fn main() -> std::process::ExitCode {
     // A container that sees us in its pid namespace may execute our image (`/proc/<pid>/exe`),
@@ -68,10 +74,6 @@ fn main() -> std::process::ExitCode {
     reports::install();
     let mut args = std::env::args().skip(1);
     let option = args.next();
-    if option.as_deref() == Some(relay::OPTION) {
-        eprintln!("cairn-create: hook: {}", relay::run(args));
-        return std::process::ExitCode::FAILURE;
-    }
     if option.as_deref() == Some("--hooks") {
         // Hooks must not inherit the monitor's protection.
         let _ = fs::write("/proc/self/oom_score_adj", "0"); // raising it is always allowed
@@ -120,44 +122,40 @@ fn create() -> Result<i32, String> {
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }
-    place::check_devices(&plan.rootfs)?;
     let directory = std::env::current_dir().map_err(|e| format!("find our directory: {e}"))?;
     let state = start_hooks::state(&plan.spec, &launch, &directory);
     let hooks = start_hooks::take(&mut plan.spec, &state, &process, filter.as_ref())?;
-    relay::install(&mut plan.spec, &directory)?;
+    let early = match Early::take(&mut plan.spec, &launch)? {
+        Some(hooks) => Some(HostHooks {
+            hooks,
+            mounts: place::host_mounts()?,
+            rootfs: plan.rootfs.clone(),
+        }),
+        None => None,
+    };
     place::open_namespaces(&mut plan.spec)?;
+    let procs = plan.trees.iter().filter(|t| matches!(t, Tree::Proc(_)));
+    let procs = procs.count();
     let joined = plan.join.as_deref();
-    let joined = joined
-        .map(|path| join::take(path, plan.procs.len()))
-        .transpose()?;
+    let joined = joined.map(|path| join::take(path, procs)).transpose()?;
     let (namespace, procfs) = joined.map_or((None, Vec::new()), |j| (Some(j.namespace), j.procfs));
-    let views = Views {
-        cgroups: plan.cgroup_view.as_ref(),
-        procs: plan.procs.iter().zip(procfs).collect(),
-    };
-    let mounts = inherited::take_mounts();
-    let (base, directory) = if plan.hooks {
-        (Base::Host, directory)
-    } else {
-        let directory = Path::new(STAGE).join(DIRECTORY);
-        (Base::Bare(&mounts, &plan.rootfs), directory)
-    };
-    let trees = place::move_in(&base, &plan.stage, &plan.nodes, views)?;
-    drop(mounts);
-    let birth = namespace.map(|namespace| Birth::new(namespace, plan.sysctls, launch.tty));
+    let trees = place::move_in(&inherited::take_mounts(), &plan, procfs)?;
+    let birth = namespace.map(|namespace| Birth::new(namespace, launch.tty));
     let tail = Tail::new(process, filter.as_ref())?;
     write_bundle(&plan.spec)?;
     let init = Init(Rc::new(Ready {
         tail,
         scheduling,
         hooks,
-        propagation: plan.propagation,
-        trees,
-        covered: plan.covered,
+        settings: plan.settings,
+        places: plan.places,
+        trees: plan.trees.into_iter().zip(trees).collect(),
+        early,
         birth,
         proc: HostProc::open()?,
-        queues: plan.queues,
+        sysctls: plan.sysctls,
     }));
+    let directory = Path::new(STAGE).join(DIRECTORY);
     build(&launch, &directory, init)
 }
 

@@ -14,6 +14,16 @@ pub(crate) fn attribute(option: &str) -> Option<u64> {
     })
 }
 
+/// The MOUNT_ATTR_* bit of an option for access times, for a new mount.
+pub(crate) fn access_time(option: &str) -> u64 {
+    match option {
+        "noatime" => libc::MOUNT_ATTR_NOATIME,
+        "strictatime" => libc::MOUNT_ATTR_STRICTATIME,
+        "nodiratime" => libc::MOUNT_ATTR_NODIRATIME,
+        _ => 0,
+    }
+}
+
 pub(crate) fn attributes(options: &[String]) -> u64 {
     let bits = options.iter().filter_map(|o| attribute(o));
     bits.fold(0, |all, bit| all | bit)

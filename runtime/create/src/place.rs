@@ -1,174 +1,167 @@
-//! Mounts made beside libcontainer, in this helper's own mount namespace.
+//! Makes what the root is built of, in this helper's own mount namespace, before libcontainer.
 //!
 //! The namespace is a copy of the daemon's bare one (`MOUNTS_FD`): `/proc`, `/sys` without the
 //! mounts below, `/dev`. So its cost, and that of libcontainer reading its mounts, is independent
 //! of the host's pods; and libcontainer's cgroup code finds no hierarchy to move processes in (a
 //! write to `cgroup.procs` waits 7 to 20 ms for RCU; we have joined already). File systems of the
-//! host are opened before, as detached trees, and staged there for libcontainer to bind. For OCI
-//! hooks it is a copy of the host's namespace, without the cgroups.
+//! host are opened before, as detached trees, and staged there for libcontainer to bind.
+//!
+//! Every path here is the host's or on a tmpfs of ours: nothing is looked up in the container's
+//! root, which is behind a mount point of the stage. Init does that, in a mount namespace without
+//! these (`root.rs`).
 //!
 //! All its mounts are slaves of the host's, except requested shared ones: what libcontainer mounts
 //! on the others stays in the container.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "paths of the host, and of the stage"
+)]
+
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use cairn_monitor::mount_tree::{self, Attributes, SEALED};
 use cairn_monitor::rooted;
 use cairn_monitor::sys;
 use oci_spec::runtime::{LinuxDeviceType, Spec};
-use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, XattrFlags};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, StatVfsMountFlags, Uid, XattrFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, UnmountFlags,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{DEVICES, DIRECTORY, Node, ROOT, STAGE, Staged};
+use crate::adjust::{DIRECTORY, Plan, ROOT, SHELL, STAGE, Staged, Tree};
 use crate::cgroup_view::{CgroupView, Hierarchies};
+use crate::devices::{CORE, DevTree, LINKS, Node};
 use crate::idmap;
-use crate::proc_view::ProcView;
 
-/// Sets how mounts at and below `destination` propagate.
-pub(crate) fn set_propagation(destination: &Path, flags: u64) -> io::Result<()> {
-    let flags = MountPropagationFlags::from_bits_retain(flags as u32);
-    Ok(rustix::mount::mount_change(destination, flags)?)
-}
-
-/// Views for init to attach inside the container, each assembled to one detached tree.
-#[derive(Default)]
-pub(crate) struct Views<'a> {
-    pub(crate) cgroups: Option<&'a CgroupView>,
-    /// Each with the procfs to start from.
-    pub(crate) procs: Vec<(&'a ProcView, OwnedFd)>,
-}
-
-/// Detached trees and their mount points.
-pub(crate) type Trees = Vec<(OwnedFd, PathBuf)>;
-
-/// The mount namespace that is copied.
-pub(crate) enum Base<'a> {
-    /// The daemon's bare one. The root of the container and its directory are staged.
-    Bare(&'a OwnedFd, &'a Path),
-    /// The host's, without its cgroups.
-    Host,
-}
-
-/// Moves from the host's mount namespace to a new one with the staged mounts; the working directory
-/// stays the same. Restrictions on the file system of a staged root do not apply there.
+/// Moves from the host's mount namespace to a copy of `bare` with the staged mounts; the working
+/// directory stays the same. Restrictions on the file system of a staged root do not apply there.
+/// Returns the plan's trees; `procfs` has one of the joined PID namespace for each that is planned.
 pub(crate) fn move_in(
-    base: &Base<'_>,
-    stage: &[Staged],
-    nodes: &[Node],
-    views: Views<'_>,
-) -> Result<Trees, String> {
-    let trees = stage.iter().map(open).collect::<Result<Vec<_>, String>>()?;
-    let mut own = Vec::new();
-    if let Base::Bare(_, root) = base {
-        let root =
-            unrestricted(root).map_err(|e| format!("bind the root {}: {e}", root.display()))?;
-        let directory = mount_tree::copy(Path::new("."), false)
-            .map_err(|e| format!("bind the container's directory: {e}"))?;
-        own = vec![(ROOT, root), (DIRECTORY, directory)];
+    bare: &OwnedFd,
+    plan: &Plan,
+    procfs: Vec<OwnedFd>,
+) -> Result<Vec<OwnedFd>, String> {
+    let host = File::open("/proc/self/ns/mnt")
+        .map_err(|e| format!("open the host's mount namespace: {e}"))?;
+    let opened = plan.stage.iter().map(open);
+    let opened = opened.collect::<Result<Vec<_>, String>>()?;
+    let root = unrestricted(&plan.rootfs)
+        .map_err(|e| format!("bind the root {}: {e}", plan.rootfs.display()))?;
+    let directory = mount_tree::copy(Path::new("."), false)
+        .map_err(|e| format!("bind the container's directory: {e}"))?;
+    let sources = plan.trees.iter().map(open_cgroups);
+    let sources = sources.collect::<Result<Vec<_>, String>>()?;
+    enter(bare)?;
+    let mut procfs = procfs.into_iter();
+    let trees = plan.trees.iter().zip(sources);
+    let trees = trees.map(|(tree, cgroups)| match tree {
+        Tree::Devices(tree) => devices(tree).map_err(|e| format!("make /dev: {e}")),
+        Tree::Proc(attributes) => {
+            let procfs = procfs.next().ok_or("the joined procfs is missing")?;
+            unseal(procfs, *attributes).map_err(|e| format!("open the joined procfs: {e}"))
+        }
+        Tree::Cgroups(view) => {
+            assemble(view, cgroups).map_err(|e| format!("assemble the cgroup mount: {e}"))
+        }
+    });
+    let trees = trees.collect::<Result<Vec<_>, String>>()?;
+    make_shell(plan.owner).map_err(|e| format!("make the shell: {e}"))?;
+    place_tree(&Path::new(STAGE).join(ROOT), &root)?;
+    place_tree(&Path::new(STAGE).join(DIRECTORY), &directory)?;
+    for node in &plan.nodes {
+        make_staged(node).map_err(|e| format!("make device node {}: {e}", node.at.display()))?;
     }
-    let made = assemble_in(base, views)?;
-    for (name, tree) in &own {
-        place_tree(&Path::new(STAGE).join(name), tree)?;
-    }
-    for node in nodes {
-        make_node(node)
-            .map_err(|e| format!("make device node {}: {e}", node.destination.display()))?;
-    }
-    let (shared, apart): (Vec<_>, Vec<_>) = stage.iter().zip(&trees).partition(|(s, _)| s.shared);
+    let (shared, apart): (Vec<_>, Vec<_>) =
+        plan.stage.iter().zip(&opened).partition(|(s, _)| s.shared);
     for (staged, tree) in apart {
-        place_tree(&staged.at, tree)?;
+        stage(staged, tree, &host)?;
     }
     enslave().map_err(|e| format!("make our mounts slaves of the host's: {e}"))?;
     for (staged, tree) in shared {
-        place_tree(&staged.at, tree)?;
+        stage(staged, tree, &host)?;
     }
-    if !own.is_empty() {
-        std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
-            .map_err(|e| format!("enter the container's directory: {e}"))?;
-    }
-    Ok(made)
+    std::env::set_current_dir(Path::new(STAGE).join(DIRECTORY))
+        .map_err(|e| format!("enter the container's directory: {e}"))?;
+    Ok(trees)
 }
 
-/// libcontainer makes links in `/dev` by its path outside of the container: a link of the image there
-/// would lead it to the host's files.
-pub(crate) fn check_devices(root: &Path) -> Result<(), String> {
-    let devices = root.join(&DEVICES[1..]);
-    match fs::symlink_metadata(&devices) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("{DEVICES} of the root must be a directory")),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(format!("find {}: {e}", devices.display())),
-    }
+/// The host's mounts, detached: what OCI hooks of the container make in them stays in the container.
+pub(crate) fn host_mounts() -> Result<OwnedFd, String> {
+    let copy = || {
+        let tree = without_namespaces(|| mount_tree::copy(Path::new("/"), true))??;
+        let attributes = Attributes {
+            propagation: libc::MS_SLAVE,
+            recursive: true,
+            ..Attributes::default()
+        };
+        mount_tree::set_attributes(&tree, &attributes)?;
+        Ok(tree)
+    };
+    copy().map_err(|e: io::Error| format!("copy the host's mounts: {e}"))
+}
+
+/// Runs `work` in a copy of this mount namespace, which lacks the mounts of mount namespaces: the
+/// kernel attaches no tree with one that may contain the target.
+fn without_namespaces<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    and_return(|| {
+        sys::unshare_namespaces(UnshareFlags::NEWNS)?;
+        Ok(work())
+    })?
 }
 
 /// No mount in this namespace propagates to the host from here on.
 fn enslave() -> io::Result<()> {
-    set_propagation(Path::new("/"), libc::MS_REC | libc::MS_SLAVE)
+    let flags = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
+    Ok(rustix::mount::mount_change("/", flags)?)
 }
 
-fn enter(base: &Base<'_>) -> Result<(), String> {
+fn enter(bare: &OwnedFd) -> Result<(), String> {
     let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    if let Base::Bare(mounts, _) = base {
-        enter_mounts(mounts).map_err(at("enter the bare mount namespace"))?;
-    }
+    enter_mounts(bare).map_err(at("enter the bare mount namespace"))?;
     sys::unshare_namespaces(UnshareFlags::NEWNS).map_err(at("make a mount namespace"))?;
-    if let Base::Host = base {
-        enslave().map_err(at("make our mounts slaves of the host's"))?;
-        // libcgroups would look on the stage for the hierarchies that it covers.
-        while rustix::mount::unmount(STAGE, UnmountFlags::DETACH).is_ok() {}
-    }
     mount_tmpfs("cairn", Path::new(STAGE), c"mode=755,size=1m").map_err(at("mount the stage"))
 }
 
-/// Assembles the views in a copy of `base` with an empty stage. The process stays in that copy.
-fn assemble_in(base: &Base<'_>, views: Views<'_>) -> Result<Trees, String> {
-    let at = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    // Copied while their sources are visible.
-    let procs = views.procs.into_iter().map(|(view, procfs)| {
-        let binds = view.binds.iter().map(|bind| {
-            mount_tree::copy(&bind.source, bind.recursive)
-                .map_err(|e| format!("bind {}: {e}", bind.source.display()))
-        });
-        Ok((view, procfs, binds.collect::<Result<Vec<_>, String>>()?))
-    });
-    let procs = procs.collect::<Result<Vec<_>, String>>()?;
-    let directories = match views.cgroups.map(|v| &v.hierarchies) {
-        None => Vec::new(),
-        Some(Hierarchies::V2(path)) => vec![path.as_path()],
-        Some(Hierarchies::V1 { directories, .. }) => {
+/// A null device in the shell.
+pub(crate) const NULL: &str = "null";
+
+/// An empty root for libcontainer, owned by the container's root user, whose init works in it.
+fn make_shell((uid, gid): (u32, u32)) -> io::Result<()> {
+    let shell = Path::new(STAGE).join(SHELL);
+    fs::create_dir(&shell)?;
+    let options = format!("mode=755,size=1m,uid={uid},gid={gid}");
+    let options = std::ffi::CString::new(options)?;
+    mount_tmpfs("cairn", &shell, &options)?;
+    // Masks files: the host's node would let the container change its mode and owner.
+    let null = Mode::from_raw_mode(0o666);
+    let (kind, device) = (FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    rustix::fs::mknodat(CWD, shell.join(NULL), kind, null, device)?;
+    rustix::fs::chmod(shell.join(NULL), null)?;
+    let devices = shell.join("dev");
+    fs::create_dir(&devices)?;
+    std::os::unix::fs::chown(&devices, Some(uid), Some(gid))
+}
+
+fn open_cgroups(tree: &Tree) -> Result<Vec<OwnedFd>, String> {
+    let Tree::Cgroups(view) = tree else {
+        return Ok(Vec::new());
+    };
+    let directories = match &view.hierarchies {
+        Hierarchies::V2(path) => vec![path.as_path()],
+        Hierarchies::V1 { directories, .. } => {
             directories.iter().map(|(_, p)| p.as_path()).collect()
         }
     };
-    let cgroups = directories
-        .into_iter()
-        .map(|path| {
-            mount_tree::copy(path, false)
-                .map_err(|e| format!("bind cgroup {}: {e}", path.display()))
-        })
-        .collect::<Result<Vec<_>, String>>()?;
-    enter(base)?;
-    if procs.iter().any(|(view, ..)| !view.masked.is_empty()) {
-        make_null().map_err(at("make a null device"))?;
-    }
-    let mut made = Trees::new();
-    for (view, procfs, binds) in procs {
-        let tree = cover(view, &procfs, &binds).map_err(|e| {
-            let path = view.destination.display();
-            format!("assemble the mount of {path}: {e}")
-        })?;
-        made.push((tree, view.destination.clone()));
-    }
-    if let Some(view) = views.cgroups {
-        let tree = assemble(view, cgroups).map_err(at("assemble the cgroup mount"))?;
-        made.push((tree, view.destination.clone()));
-    }
-    Ok(made)
+    let copies = directories.into_iter().map(|path| {
+        mount_tree::copy(path, false).map_err(|e| format!("bind cgroup {}: {e}", path.display()))
+    });
+    copies.collect()
 }
 
 /// Copies the root and its mounts, and clears its restrictions. A pause process has its root in
@@ -258,31 +251,78 @@ fn assemble(view: &CgroupView, mut cgroups: Vec<OwnedFd>) -> io::Result<OwnedFd>
     Ok(tree)
 }
 
-/// Masks files. On the stage, since the container's root may change its mode and owner.
-const NULL: &str = "/sys/fs/cgroup/null";
-
-fn make_null() -> io::Result<()> {
-    make_device(Path::new(NULL), FileType::CharacterDevice, (1, 3), 0o666)
+/// Opens a new tmpfs with the nodes and links of a `/dev`, detached.
+fn devices(plan: &DevTree) -> io::Result<OwnedFd> {
+    let options = plan.options.iter();
+    let options = options.map(|(name, value)| (name.as_str(), value.as_deref()));
+    let tree = new_tmpfs(options, plan.attributes)?;
+    let root = rustix::fs::fstat(&tree)?;
+    let owner = (root.st_uid, root.st_gid);
+    for node in &plan.nodes {
+        make_parents(&tree, &node.at, owner)?;
+        make_node(tree.as_fd(), node).map_err(|e| {
+            io::Error::new(e.kind(), format!("device node {}: {e}", node.at.display()))
+        })?;
+    }
+    let core = Some(CORE).filter(|(_, target)| Path::new(target).exists());
+    for (name, target) in LINKS.into_iter().chain(core) {
+        match rustix::fs::symlinkat(target, &tree, name) {
+            Err(rustix::io::Errno::EXIST) => continue,
+            made => made?,
+        }
+        let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::chownat(&tree, name, Some(uid), Some(gid), flags)?;
+    }
+    Ok(tree)
 }
 
-fn make_device(at: &Path, kind: FileType, numbers: (u32, u32), mode: u32) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(mode);
-    let device = rustix::fs::makedev(numbers.0, numbers.1);
-    rustix::fs::mknodat(CWD, at, kind, mode, device)?;
-    // mknod applies the umask, chmod does not.
-    Ok(rustix::fs::chmod(at, mode)?)
+/// Mounts a new tmpfs, detached.
+pub(crate) fn new_tmpfs<'a>(
+    options: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+    attributes: u64,
+) -> io::Result<OwnedFd> {
+    let new = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&new, "source", "tmpfs")?;
+    for (name, value) in options {
+        let set = match value {
+            Some(value) => rustix::mount::fsconfig_set_string(&new, name, value),
+            None => rustix::mount::fsconfig_set_flag(&new, name),
+        };
+        set.map_err(|e| {
+            let e = io::Error::from(e);
+            io::Error::new(e.kind(), format!("option {name}: {e}"))
+        })?;
+    }
+    rustix::mount::fsconfig_create(&new)?;
+    let attributes = MountAttrFlags::from_bits_retain(attributes as u32);
+    Ok(rustix::mount::fsmount(
+        &new,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
 }
 
-fn make_node(node: &Node) -> io::Result<()> {
-    let kind = match node.kind {
-        LinuxDeviceType::B => FileType::BlockDevice,
-        LinuxDeviceType::P => FileType::Fifo,
-        _ => FileType::CharacterDevice,
-    };
-    let number = |n: i64| u32::try_from(n).map_err(io::Error::other);
-    let numbers = (number(node.numbers.0)?, number(node.numbers.1)?);
-    make_device(&node.at, kind, numbers, node.mode)?;
-    std::os::unix::fs::chown(&node.at, Some(node.owner.0), Some(node.owner.1))?;
+/// Makes the directories above a node of the tree.
+fn make_parents(tree: &OwnedFd, node: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let above: Vec<&Path> = node.ancestors().skip(1).collect();
+    let above = above
+        .into_iter()
+        .rev()
+        .filter(|p| !p.as_os_str().is_empty());
+    for directory in above {
+        match rustix::fs::mkdirat(tree, directory, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) => continue,
+            made => made?,
+        }
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::chownat(tree, directory, Some(uid), Some(gid), AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn make_staged(node: &Node) -> io::Result<()> {
+    make_node(CWD, node)?;
     if let Some(label) = &node.label {
         let flags = XattrFlags::empty();
         rustix::fs::lsetxattr(&node.at, "security.selinux", label.as_bytes(), flags)?;
@@ -290,47 +330,36 @@ fn make_node(node: &Node) -> io::Result<()> {
     Ok(())
 }
 
-/// Assembles a procfs with its masks on the stage. Paths that the kernel lacks need no mask.
-fn cover(view: &ProcView, procfs: &OwnedFd, binds: &[OwnedFd]) -> io::Result<OwnedFd> {
-    let frame = Path::new(STAGE).join("frame");
-    fs::create_dir(&frame)?;
+/// Makes a node in a tree that no container sees yet.
+fn make_node(tree: impl AsFd, node: &Node) -> io::Result<()> {
+    let kind = match node.kind {
+        LinuxDeviceType::B => FileType::BlockDevice,
+        LinuxDeviceType::P => FileType::Fifo,
+        _ => FileType::CharacterDevice,
+    };
+    let mode = Mode::from_raw_mode(node.mode);
+    let device = rustix::fs::makedev(node.numbers.0, node.numbers.1);
+    rustix::fs::mknodat(&tree, &node.at, kind, mode, device)?;
+    // chown before chmod: it clears bits of the mode. mknod applies the umask, chmod does not.
+    let (uid, gid) = (Uid::from_raw(node.owner.0), Gid::from_raw(node.owner.1));
+    rustix::fs::chownat(&tree, &node.at, Some(uid), Some(gid), AtFlags::empty())?;
+    Ok(rustix::fs::chmodat(
+        &tree,
+        &node.at,
+        mode,
+        AtFlags::empty(),
+    )?)
+}
+
+/// Gives the copy of a sealed procfs these attributes instead.
+fn unseal(procfs: OwnedFd, attributes: u64) -> io::Result<OwnedFd> {
     let attributes = Attributes {
-        set: view.attributes,
-        clear: SEALED & !view.attributes,
+        set: attributes,
+        clear: SEALED & !attributes,
         ..Attributes::default()
     };
-    mount_tree::set_attributes(procfs, &attributes)?;
-    mount_tree::attach(procfs, &frame)?;
-    for (bind, tree) in view.binds.iter().zip(binds) {
-        let attributes = Attributes {
-            set: bind.attributes,
-            recursive: bind.recursive,
-            ..Attributes::default()
-        };
-        mount_tree::set_attributes(tree, &attributes)?;
-        mount_tree::attach(tree, &frame.join(&bind.at))?;
-    }
-    let existing = |paths: &[PathBuf]| -> Vec<PathBuf> {
-        let paths = paths.iter().map(|path| frame.join(path));
-        paths.filter(|path| path.exists()).collect()
-    };
-    for path in existing(&view.read_only) {
-        let tree = mount_tree::copy(&path, true)?;
-        let attributes = Attributes {
-            set: SEALED,
-            ..Attributes::default()
-        };
-        mount_tree::set_attributes(&tree, &attributes)?;
-        mount_tree::attach(&tree, &path)?;
-    }
-    for path in existing(&view.masked) {
-        if path.is_dir() {
-            rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::RDONLY, None)?;
-        } else {
-            mount_tree::attach(&mount_tree::copy(Path::new(NULL), false)?, &path)?;
-        }
-    }
-    detach(&frame)
+    mount_tree::set_attributes(&procfs, &attributes)?;
+    Ok(procfs)
 }
 
 /// Detaches all mounts at a place of the stage as one tree, and removes the place.
@@ -339,13 +368,6 @@ fn detach(frame: &Path) -> io::Result<OwnedFd> {
     rustix::mount::unmount(frame, UnmountFlags::DETACH)?;
     fs::remove_dir(frame)?;
     Ok(tree)
-}
-
-/// Attaches a view inside the container, after libcontainer's mounts.
-pub(crate) fn attach(root: BorrowedFd<'_>, tree: &OwnedFd, destination: &Path) -> io::Result<()> {
-    let path = destination.as_os_str().as_bytes();
-    let directory = rooted::make_directories(root, path, 0o755)?;
-    mount_tree::attach_on(tree, directory.as_fd())
 }
 
 fn open(staged: &Staged) -> Result<OwnedFd, String> {
@@ -358,18 +380,35 @@ fn open(staged: &Staged) -> Result<OwnedFd, String> {
     tree.map_err(|why| format!("mount {}: {why}", staged.destination.display()))
 }
 
-fn place_tree(at: &Path, tree: &OwnedFd) -> Result<(), String> {
-    let made = if is_directory(tree) {
-        fs::create_dir(at)
-    } else {
-        File::create(at).map(drop)
-    };
-    made.and_then(|()| mount_tree::attach(tree, at))
-        .map_err(|e| format!("stage {}: {e}", at.display()))
+/// Places a source. A tree with the mount of a mount namespace, as snapd makes one below `/run`, is
+/// refused by the kernel; it is opened again without.
+fn stage(staged: &Staged, tree: &OwnedFd, host: &File) -> Result<(), String> {
+    make_mount_point(&staged.at, tree)?;
+    let at = |e: io::Error| format!("stage {}: {e}", staged.at.display());
+    match mount_tree::attach(tree, &staged.at) {
+        Err(e) if staged.recursive && e.raw_os_error() == Some(libc::EINVAL) => {}
+        attached => return attached.map_err(at),
+    }
+    let opened = and_return(|| {
+        enter_mounts(host)?;
+        without_namespaces(|| open(staged))
+    });
+    let tree = opened.map_err(at)?.map_err(at)??;
+    mount_tree::attach(&tree, &staged.at).map_err(at)
 }
 
-fn is_directory(fd: &OwnedFd) -> bool {
-    fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).is_ok_and(|m| m.is_dir())
+fn place_tree(at: &Path, tree: &OwnedFd) -> Result<(), String> {
+    make_mount_point(at, tree)?;
+    mount_tree::attach(tree, at).map_err(|e| format!("stage {}: {e}", at.display()))
+}
+
+fn make_mount_point(at: &Path, tree: &OwnedFd) -> Result<(), String> {
+    let made = match sys::file_type(tree.as_fd()) {
+        Ok(FileType::Directory) => fs::create_dir(at),
+        Ok(_) => File::create(at).map(drop),
+        Err(e) => Err(e),
+    };
+    made.map_err(|e| format!("stage {}: {e}", at.display()))
 }
 
 /// `HOME=...` of a user by the root's /etc/passwd; no link leads out of the root.

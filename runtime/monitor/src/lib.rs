@@ -24,13 +24,12 @@ pub mod tail;
 pub mod terminal;
 pub mod wire;
 
-/// The devices that libcontainer makes in every container. In a user namespace it binds the host's
-/// nodes instead.
-pub const DEFAULT_DEVICES: [&str; 6] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/tty",
-    "/dev/urandom",
-    "/dev/random",
+/// The character devices of every container, with their numbers.
+pub const DEFAULT_DEVICES: [(&str, (i64, i64)); 6] = [
+    ("/dev/null", (1, 3)),
+    ("/dev/zero", (1, 5)),
+    ("/dev/full", (1, 7)),
+    ("/dev/tty", (5, 0)),
+    ("/dev/random", (1, 8)),
+    ("/dev/urandom", (1, 9)),
 ];

@@ -13,8 +13,9 @@ pub struct Attributes<'fd> {
     pub set: u64,
     pub clear: u64,
     pub userns: Option<BorrowedFd<'fd>>,
-    /// Mounts on it do not propagate, not even to the mount it was copied from.
-    pub private: bool,
+    /// `MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED` or `MS_UNBINDABLE`; 0 changes nothing. Private: mounts on
+    /// it do not propagate, not even to the mount it was copied from.
+    pub propagation: u64,
     /// Includes the mounts below.
     pub recursive: bool,
 }
@@ -47,12 +48,13 @@ pub fn copy(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     Ok(rustix::mount::open_tree(CWD, path, flags)?)
 }
 
-/// Copies an open directory ([`copy`]) without the mounts below.
-pub fn copy_of(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+/// Copies an open file or directory ([`copy`]).
+pub fn copy_of(file: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
-    Ok(rustix::mount::open_tree(directory, "", flags)?)
+    flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
+    Ok(rustix::mount::open_tree(file, "", flags)?)
 }
 
 /// Mounts a tree at `target`, in the mount namespace of the calling thread.
@@ -61,22 +63,19 @@ pub fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(tree, "", CWD, target, flags)?)
 }
 
-pub fn attach_on(tree: &OwnedFd, directory: BorrowedFd<'_>) -> io::Result<()> {
+/// Mounts a tree, or moves a mount, on an open file or directory.
+pub fn attach_on(tree: impl AsFd, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(tree, "", directory, "", flags)?)
+    Ok(rustix::mount::move_mount(tree, "", target, "", flags)?)
 }
 
 /// Needs Linux 5.12.
 #[allow(unsafe_code)]
-pub fn set_attributes(tree: &OwnedFd, attributes: &Attributes<'_>) -> io::Result<()> {
+pub fn set_attributes(tree: impl AsFd, attributes: &Attributes<'_>) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: attributes.set,
         attr_clr: attributes.clear,
-        propagation: if attributes.private {
-            libc::MS_PRIVATE
-        } else {
-            0
-        },
+        propagation: attributes.propagation,
         userns_fd: attributes.userns.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
     let mut flags = libc::AT_EMPTY_PATH;

@@ -199,6 +199,30 @@ pub fn receive_fd(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Opti
     Ok((received.bytes, fds.next()))
 }
 
+/// Passes the pid of each sender with its messages to this socket.
+pub fn pass_pids(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(fd, true)?)
+}
+
+/// Waits for a message, and returns its sender's pid as this process sees it. `None`: the socket has
+/// been closed. Needs [`pass_pids`].
+pub fn receive_pid(fd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut buf = [io::IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| rustix::net::recvmsg(fd, &mut buf, &mut control, flags))?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let sender = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid.as_raw_pid()),
+        _ => None,
+    });
+    Ok(sender)
+}
+
 pub fn set_window(fd: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = rustix::termios::Winsize {
         ws_row: rows,
@@ -343,6 +367,27 @@ pub fn open_root() -> io::Result<OwnedFd> {
 /// Makes one directory; `name` must not contain a slash.
 pub fn make_directory_at(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))?)
+}
+
+/// Makes an empty file; fails if the name exists. `name` must not contain a slash.
+pub fn make_file_at(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(mode))?;
+    Ok(())
+}
+
+pub fn file_type(fd: BorrowedFd<'_>) -> io::Result<FileType> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
+}
+
+/// The id of the mount that an open file is in, as in `mountinfo`.
+pub fn mount_id(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let wanted = rustix::fs::StatxFlags::from_bits_retain(libc::STATX_MNT_ID);
+    let stat = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, wanted)?;
+    if stat.stx_mask & libc::STATX_MNT_ID == 0 {
+        return Err(Errno::NOSYS.into());
+    }
+    Ok(stat.stx_mnt_id)
 }
 
 pub fn enter_directory(dir: BorrowedFd<'_>) -> io::Result<()> {
