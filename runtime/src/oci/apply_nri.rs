@@ -39,11 +39,10 @@ pub fn apply_adjustment(
     if let Some(asked) = &adjust.linux {
         linux_section(&mut new, asked, context)?;
     }
-    mounts::apply(&mut new, &adjust.mounts, context.view, context.places)?;
+    mounts::apply(&mut new, &adjust.mounts, context.view)?;
     process::rlimits(&mut new, &adjust.rlimits, context.view)?;
     // The others were checked above.
-    devices::check_places(&new, context.view, context.places)
-        .map_err(|error| error.about(Field::CdiDevices))?;
+    devices::check_places(&new).map_err(|error| error.about(Field::CdiDevices))?;
     together::check_adjusted(&new, adjust)?;
     *spec = new;
     Ok(())

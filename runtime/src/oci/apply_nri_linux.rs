@@ -9,8 +9,8 @@ use oci_spec::runtime::{
 use proto_nri::{self as nri, Field};
 
 use super::{
-    base::{clean_path, is_mapped, linux_of, marked, namespace},
-    devices::{is_bound, kind_of, refusal, rule_for},
+    base::{clean_path, linux_of, marked, namespace},
+    devices::{kind_of, refusal, rule_for},
     error::SpecError,
     facts::{ApplyContext, CgroupDriver, HostFacts, HostView},
     sandbox::check_sysctl,
@@ -28,7 +28,6 @@ pub(super) fn devices(
     asked: &[nri::LinuxDevice],
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
-    let view = context.view;
     for entry in asked {
         let (path, remove) = marked(&entry.path);
         let subject = (Field::Devices, path);
@@ -57,13 +56,6 @@ pub(super) fn devices(
                 entry.major, entry.minor
             ));
         }
-        let mapped = is_mapped(linux_of(spec));
-        if is_bound(&path, mapped) && !is_as_the_hosts(entry, &path, view) {
-            return Err(SpecError::unsupported(
-                subject,
-                "in a user namespace it keeps the mode and the owner of the host's node",
-            ));
-        }
         let mut device = LinuxDevice::default();
         device.set_path(path.clone().into());
         device.set_typ(kind);
@@ -73,27 +65,12 @@ pub(super) fn devices(
         device.set_uid(entry.uid.as_ref().map(|id| id.value));
         device.set_gid(entry.gid.as_ref().map(|id| id.value));
         let linux = linux_of(spec);
-        if let Some(cause) = refusal(&device, mapped, view, context.places) {
+        if let Some(cause) = refusal(&device) {
             return Err(SpecError::unsupported(subject, cause));
         }
         put_device(linux, device, "rwm");
     }
     Ok(())
-}
-
-/// Whether mode and owner, where given, are those of the host's node.
-fn is_as_the_hosts(asked: &nri::LinuxDevice, path: &str, view: &dyn HostView) -> bool {
-    let agrees = |asked: Option<u32>, has: u32| asked.is_none_or(|asked| asked == has);
-    let mut nodes = view.devices(path).into_iter();
-    let host = nodes.find(|d| (d.major, d.minor) == (asked.major, asked.minor));
-    // `refusal` checks that the node exists.
-    host.is_none_or(|host| {
-        agrees(
-            asked.file_mode.as_ref().map(|m| m.value & 0o7777),
-            host.mode,
-        ) && agrees(asked.uid.as_ref().map(|id| id.value), host.uid)
-            && agrees(asked.gid.as_ref().map(|id| id.value), host.gid)
-    })
 }
 
 /// Adds a device with a rule of this access, replacing another device at its path.

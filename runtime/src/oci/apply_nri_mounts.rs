@@ -6,7 +6,7 @@ use proto_nri::{self as nri, Field};
 use super::{
     base::{clean_path, linux_of, marked, mount},
     error::SpecError,
-    facts::{HostView, Places, Propagation},
+    facts::{HostView, Propagation},
     mounts::{check_place, check_propagation},
 };
 
@@ -30,7 +30,6 @@ pub(super) fn apply(
     spec: &mut Spec,
     asked: &[nri::Mount],
     view: &dyn HostView,
-    places: &Places,
 ) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
@@ -65,7 +64,7 @@ pub(super) fn apply(
             ));
         }
         let is_procfs = check_source(path, entry, view)?;
-        check_place(&destination, places, is_procfs).map_err(|cause| wrong(path, &cause))?;
+        check_place(&destination, is_procfs).map_err(|cause| wrong(path, &cause))?;
         strongest = strongest.max(propagation(entry, view)?);
         let options: Vec<&str> = entry.options.iter().map(String::as_str).collect();
         list.push(mount(&destination, &entry.r#type, &entry.source, &options));

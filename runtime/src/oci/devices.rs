@@ -2,15 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_monitor::DEFAULT_DEVICES;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Spec};
 use proto_cri::v1::Device;
 
 use super::{
-    base::{clean_path, is_mapped},
+    base::clean_path,
     error::SpecError,
-    facts::{HostDevice, HostView, Places},
-    mounts::{OF_THE_KERNEL, below, place_of},
+    facts::{HostDevice, HostView},
+    mounts::{OF_THE_KERNEL, below},
 };
 
 const DIRECTORY: &str = "/dev";
@@ -194,12 +193,12 @@ fn node(
 }
 
 /// Refuses nodes that the create helper cannot make.
-pub fn check_places(spec: &Spec, view: &dyn HostView, places: &Places) -> Result<(), SpecError> {
+pub fn check_places(spec: &Spec) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
     };
     for device in linux.devices().iter().flatten() {
-        if let Some(cause) = refusal(device, is_mapped(linux), view, places) {
+        if let Some(cause) = refusal(device) {
             let cause = format!("node {}: {cause}", device.path().display());
             return Err(SpecError::unsupported("devices", cause));
         }
@@ -208,12 +207,7 @@ pub fn check_places(spec: &Spec, view: &dyn HostView, places: &Places) -> Result
 }
 
 /// The reason why this node cannot be made.
-pub(super) fn refusal(
-    device: &LinuxDevice,
-    mapped: bool,
-    view: &dyn HostView,
-    places: &Places,
-) -> Option<&'static str> {
+pub(super) fn refusal(device: &LinuxDevice) -> Option<&'static str> {
     let path = device.path().to_string_lossy();
     let is_file = path.starts_with('/') && !path.ends_with('/') && path != DIRECTORY;
     if !is_file || path.split('/').any(|part| part == "..") {
@@ -223,22 +217,10 @@ pub(super) fn refusal(
         let mut of = OF_THE_KERNEL.iter().filter(|of| **of != DIRECTORY);
         of.any(|of| below(path, of).is_some())
     };
-    if is_kernels(&path) || is_kernels(place_of(&path, places)) {
-        return Some("no node can be made in /proc or /sys, also not through a link of the image");
-    }
-    let same = |d: &HostDevice| {
-        kind_of(d.kind) == Some(device.typ())
-            && (d.major, d.minor) == (device.major(), device.minor())
-    };
-    if is_bound(&path, mapped) && !view.devices(&path).iter().any(same) {
-        return Some("in a user namespace it is the host's node of this path");
+    if is_kernels(&path) {
+        return Some("no node can be made in /proc or /sys");
     }
     None
-}
-
-/// Whether the create helper binds the host's node of this path.
-pub(super) fn is_bound(path: &str, mapped: bool) -> bool {
-    mapped && DEFAULT_DEVICES.contains(&path)
 }
 
 /// The type of a device by its letter: `b`, `c` (or `u`), `p`.

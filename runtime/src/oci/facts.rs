@@ -154,10 +154,6 @@ pub struct BindSource {
     pub is_procfs: bool,
 }
 
-/// Places of mount destinations in the container's root after following the image's links
-/// (CRI-248), by the paths of [`super::destinations`]. An unlisted destination is its own place.
-pub type Places = BTreeMap<String, String>;
-
 /// Look-ups on the host, implemented by the caller. An answer holds for the moment only.
 pub trait HostView {
     /// The source of a bind mount, or `None` if it does not exist.
@@ -216,8 +212,6 @@ pub struct ApplyContext<'a> {
     pub host: &'a HostFacts,
     pub policy: &'a Policy,
     pub view: &'a dyn HostView,
-    /// Of the requested mounts.
-    pub places: &'a Places,
 }
 
 /// The parts of an image configuration that a container inherits.

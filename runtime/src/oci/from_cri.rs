@@ -18,8 +18,7 @@ use super::{
     cdi, cdi_apply, cgroups_path, devices,
     error::SpecError,
     facts::{
-        ApplyContext, HostFacts, HostView, IdMap, ImageFacts, Places, Policy, SandboxFacts,
-        SeccompKind,
+        ApplyContext, HostFacts, HostView, IdMap, ImageFacts, Policy, SandboxFacts, SeccompKind,
     },
     masks::masks,
     mounts::{self, MountInputs},
@@ -41,7 +40,6 @@ pub struct Inputs<'a> {
     pub image: &'a ImageFacts,
     pub view: &'a dyn HostView,
     /// Of the configured mounts.
-    pub places: &'a Places,
     /// Mount point of the root.
     pub rootfs: &'a Path,
     /// Text of the image's `/etc/passwd` and `/etc/group`, read inside the container's root.
@@ -128,7 +126,6 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
         sandbox: inputs.sandbox,
         host: inputs.host,
         view: inputs.view,
-        places: inputs.places,
         labelled: labels.is_some(),
         privileged: context.privileged,
         readonly_rootfs: context.readonly_rootfs,
@@ -165,7 +162,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     spec.set_linux(Some(oci_linux));
     let cdi_devices = cdi::cdi_names(inputs.config)?;
     cdi_apply::inject(&mut spec, &cdi_devices, inputs.host, inputs.view)?;
-    devices::check_places(&spec, inputs.view, inputs.places)?;
+    devices::check_places(&spec)?;
     together::check(&spec)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),
@@ -359,7 +356,6 @@ fn linux_section(
             host,
             policy,
             view: inputs.view,
-            places: inputs.places,
         },
     )?;
     resources.set_devices(Some(devices.rules));

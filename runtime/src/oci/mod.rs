@@ -59,11 +59,11 @@ pub use cdi::{CdiFile, CdiRegistry, cdi_names};
 pub use error::{ErrorKind, SpecError};
 pub use facts::{
     ApplyContext, BindSource, CgroupDriver, HostDevice, HostFacts, HostView, IdMap, ImageFacts,
-    Places, Policies, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces,
-    SeccompKind, SelinuxFacts, SelinuxLabels,
+    Policies, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SeccompKind,
+    SelinuxFacts, SelinuxLabels,
 };
 pub use from_cri::{ContainerSpec, Inputs, container_spec, image_volumes, log_path};
-pub use mounts::{check_volumes, destinations};
+pub use mounts::check_volumes;
 pub use nri_resources::{apply_nri_update, cri_to_nri, resources_to_nri};
 pub use pause::{PauseInputs, pause_spec};
 pub use resources::{apply_update, resources_from_cri, resources_to_cri};

@@ -10,7 +10,7 @@ use proto_cri::v1::{Mount as CriMount, MountPropagation};
 use super::{
     base::{clean_path, depth, id_mappings, kernel_mount, mount},
     error::SpecError,
-    facts::{HostFacts, HostView, IdMap, Places, Propagation, SandboxFacts},
+    facts::{HostFacts, HostView, IdMap, Propagation, SandboxFacts},
     namespaces::common_mapping,
 };
 
@@ -25,7 +25,6 @@ pub struct MountInputs<'a> {
     pub sandbox: &'a SandboxFacts,
     pub host: &'a HostFacts,
     pub view: &'a dyn HostView,
-    pub places: &'a Places,
     /// The container's files get labels.
     pub labelled: bool,
     pub privileged: bool,
@@ -188,7 +187,7 @@ fn container_mount(
         Some(_) => (image_source(cri, inputs)?, Propagation::Private, false),
         None => host_source(cri, inputs)?,
     };
-    check_place(&destination, inputs.places, is_procfs).map_err(|cause| wrong(cri, cause))?;
+    check_place(&destination, is_procfs).map_err(|cause| wrong(cri, cause))?;
     let mut options = vec!["rbind"];
     options.push(match propagation {
         Propagation::Private => "rprivate",
@@ -239,58 +238,33 @@ fn host_source(
     Ok((source.resolved, propagation, source.is_procfs))
 }
 
-/// Destinations whose places the caller must look up: the absolute ones, cleaned.
-pub fn destinations<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let absolute = paths.into_iter().filter(|path| path.starts_with('/'));
-    absolute.map(clean_path).collect()
-}
-
 /// Refuses a mount inside or over `/proc`, as runc does: it would replace kernel files, also those
-/// that labels and settings are written to. `is_procfs`: the mount is a procfs.
-pub(super) fn check_place(
-    destination: &str,
-    places: &Places,
-    is_procfs: bool,
-) -> Result<(), String> {
-    let place = place_of(destination, places);
-    for path in [destination, place] {
-        let Some(inside) = below(path, "/proc") else {
-            continue;
-        };
-        let why = match inside {
-            "" if is_procfs => continue,
-            "" => "/proc can only be replaced by a procfs".to_owned(),
-            file if PROC_FILES.contains(&file) => continue,
-            _ => "inside /proc only the files that lxcfs replaces can be mounted over".to_owned(),
-        };
-        return Err(with_link(why, destination, place));
+/// that labels and settings are written to. `is_procfs`: the mount is a procfs. Links are judged at
+/// the start, where they lead then (`create/src/root.rs`).
+pub(super) fn check_place(destination: &str, is_procfs: bool) -> Result<(), String> {
+    match below(destination, "/proc") {
+        None => Ok(()),
+        Some("") if is_procfs => Ok(()),
+        Some("") => Err("/proc can only be replaced by a procfs".to_owned()),
+        Some(file) if PROC_FILES.contains(&file) => Ok(()),
+        Some(_) => {
+            Err("inside /proc only the files that lxcfs replaces can be mounted over".to_owned())
+        }
     }
-    if place == "/dev" && destination != place {
-        let why = "the create helper would make links and devices in it".to_owned();
-        return Err(with_link(why, destination, place));
-    }
-    Ok(())
 }
 
 /// Refuses VOLUMEs of an image at or below the kernel's places. A client may mount there.
-pub fn check_volumes(paths: &[String], places: &Places) -> Result<(), SpecError> {
+pub fn check_volumes(paths: &[String]) -> Result<(), SpecError> {
     for path in paths {
-        let place = place_of(path, places);
-        let is_inside = |of: &&&str| below(path, of).or_else(|| below(place, of)).is_some();
+        let is_inside = |of: &&&str| below(path, of).is_some();
         if let Some(of) = OF_THE_KERNEL.iter().find(is_inside) {
-            let why =
-                format!("an image cannot have a VOLUME at or below {of}: mount something there");
             return Err(SpecError::invalid(
                 format!("image VOLUME {path:?}"),
-                with_link(why, path, place),
+                format!("an image cannot have a VOLUME at or below {of}: mount something there"),
             ));
         }
     }
     Ok(())
-}
-
-pub(super) fn place_of<'a>(destination: &'a str, places: &'a Places) -> &'a str {
-    places.get(destination).map_or(destination, String::as_str)
 }
 
 /// The rest of `path` below `base`, empty for `base` itself.
@@ -298,15 +272,6 @@ pub(super) fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(base)?;
     let inside = rest.strip_prefix('/');
     inside.or_else(|| rest.is_empty().then_some(rest))
-}
-
-/// The cause, with the place if a link of the image changes the destination.
-fn with_link(why: String, destination: &str, place: &str) -> String {
-    if destination == place {
-        why
-    } else {
-        format!("a link of the image leads it to {place:?}: {why}")
-    }
 }
 
 /// Checks that a source with this propagation allows the requested one (CRI-242, NRI-721).

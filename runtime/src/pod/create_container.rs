@@ -174,13 +174,7 @@ async fn build(
     let group = text("/etc/group").await.step("image")?;
     let record = container.cell.get();
     let paths = oci::image_volumes(&record.config, &facts);
-    let mounts = record.config.mounts.iter().map(|m| &m.container_path);
-    let nodes = record.config.devices.iter();
-    let nodes = nodes.flat_map(|d| [&d.container_path, &d.host_path]);
-    let at = paths.iter().chain(mounts).chain(nodes);
-    let at = oci::destinations(at.map(String::as_str));
-    let places = node.images.places(rootfs, at).await.step("image")?;
-    oci::check_volumes(&paths, &places)?;
+    oci::check_volumes(&paths)?;
     let dir = node.dirs.volumes(&container.id);
     let volumes = image_volumes::fill(&node.images, paths, &dir, rootfs).await?;
     let trees = mounted.iter().map(|(at, (tree, _))| (at, tree));
@@ -201,7 +195,6 @@ async fn build(
             policy: &policy,
             image: &facts,
             view: session,
-            places: &places,
             rootfs: &at,
             passwd: passwd.as_deref(),
             group: group.as_deref(),
@@ -287,11 +280,6 @@ async fn adjust(
     let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
         return Ok(specs);
     };
-    let nodes = adjustment.linux.iter().flat_map(|linux| &linux.devices);
-    let nodes = nodes.map(|device| device.path.as_str());
-    let mounts = adjustment.mounts.iter().map(|m| m.destination.as_str());
-    let at = oci::destinations(mounts.chain(nodes));
-    let places = node.images.places(rootfs, at).await.step(APPLY)?;
     let mut spec = specs.spec.clone();
     let (own, policy) = (Arc::clone(node), Arc::clone(message::policy(node, pod)));
     let asked = adjustment.clone();
@@ -301,7 +289,6 @@ async fn adjust(
             host: &own.host,
             policy: &policy,
             view: session,
-            places: &places,
         };
         oci::apply_adjustment(&mut spec, &asked, &context)
             .map(|()| spec)

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     fault,
     host::facts::View,
-    oci::{self, ApplyContext, Places},
+    oci::{self, ApplyContext},
 };
 
 /// Time limit of a change for its caller, who may own the NRI turn.
@@ -123,7 +123,6 @@ fn change(
         host: &node.host,
         policy: &node.policies.default,
         view: &View,
-        places: &Places::new(),
     };
     let Specs { base, spec, .. } = specs;
     if let Some(resources) = cri {

@@ -8,8 +8,7 @@ use std::{
 
 use cairn::oci::{
     BindSource, CdiRegistry, ContainerSpec, HostDevice, HostFacts, HostView, ImageFacts, Inputs,
-    Places, Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError,
-    container_spec,
+    Policy, Propagation, SandboxFacts, SandboxFiles, SandboxNamespaces, SpecError, container_spec,
 };
 use proto_cri::v1::{
     ContainerConfig, ContainerMetadata, LinuxContainerConfig, LinuxContainerResources,
@@ -31,7 +30,6 @@ pub(crate) struct Fixture {
     pub target: Option<PathBuf>,
     pub volumes: BTreeMap<String, PathBuf>,
     pub image_mounts: BTreeMap<String, PathBuf>,
-    pub places: Places,
 }
 
 /// A host where every path below `/shared`, `/slave` and `/private` exists with that propagation,
@@ -131,7 +129,6 @@ impl Default for Fixture {
             target: None,
             volumes: BTreeMap::new(),
             image_mounts: BTreeMap::new(),
-            places: Places::new(),
         }
     }
 }
@@ -175,7 +172,6 @@ impl Fixture {
             policy: &self.policy,
             image: &self.image,
             view: &self.view,
-            places: &self.places,
             rootfs: Path::new("/state/c1/rootfs"),
             passwd: self.passwd.as_deref(),
             group: self.group.as_deref(),

@@ -93,24 +93,6 @@ impl Images {
         .await
     }
 
-    /// The places of these paths in a container, after following the image's links.
-    pub async fn places(
-        &self,
-        rootfs: &Rootfs,
-        paths: Vec<String>,
-    ) -> Result<BTreeMap<String, String>, Error> {
-        if paths.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let trees = rootfs.trees();
-        blocking(move || {
-            let places = View::open(&trees).and_then(|view| view.places(&paths));
-            let places = places.map_err(Error::io("container root", "follow links", &trees[0]))?;
-            Ok(paths.into_iter().zip(places).collect())
-        })
-        .await
-    }
-
     /// Fills empty directories with the image's content at these paths: the initial content of an
     /// image's `VOLUME`s (CRI-129), with one bound for all. Owners are the image's; in a user
     /// namespace the volume is mounted shifted. Ends when the caller leaves.

@@ -21,10 +21,6 @@ use crate::image::fsutil::{self, is, open_dir, open_file};
 const LINKS_MAX: usize = 40;
 /// Components walked in one look-up, those of symlinks included.
 const STEPS_MAX: usize = 4096;
-/// Components walked for all places of one container.
-const PLACES_STEPS_MAX: usize = 65_536;
-/// Places of kernel file systems in a container: the image's content there is never visible.
-const COVERED: [&[u8]; 3] = [b"proc", b"sys", b"dev"];
 
 /// Directories merged into one, topmost first.
 type Merged = Rc<Vec<OwnedFd>>;
@@ -85,50 +81,25 @@ impl View {
             .map_err(|_| io::Error::other("is not UTF-8"))
     }
 
-    /// The place of each path in a container, after following links. Missing parts stay as written.
-    pub(crate) fn places(&self, paths: &[String]) -> io::Result<Vec<String>> {
-        let mut steps = PLACES_STEPS_MAX;
-        let places = paths.iter().map(|path| {
-            let (place, _) = self.walk(path.as_bytes(), &COVERED, &mut steps)?;
-            Ok(String::from_utf8_lossy(&place).into_owned())
-        });
-        places.collect()
-    }
-
+    /// The file at a path; symlinks stay inside.
     fn find(&self, path: &[u8]) -> io::Result<Option<Found>> {
-        let mut steps = STEPS_MAX;
-        Ok(self.walk(path, &[], &mut steps)?.1)
-    }
-
-    /// The place and the file of a path. Root directories in `covered` show nothing.
-    fn walk(
-        &self,
-        path: &[u8],
-        covered: &[&[u8]],
-        steps: &mut usize,
-    ) -> io::Result<(Vec<u8>, Option<Found>)> {
         let nothing = Merged::default();
         let mut todo: VecDeque<Vec<u8>> = components(path).collect();
-        let mut stack: Vec<(Vec<u8>, Merged)> = Vec::new();
+        let mut stack: Vec<Merged> = Vec::new();
         let mut last = None;
-        let mut links = 0;
+        let (mut links, mut steps) = (0, STEPS_MAX);
         while let Some(name) = todo.pop_front() {
-            *steps = steps.checked_sub(1).ok_or(Errno::NAMETOOLONG)?;
+            steps = usize::checked_sub(steps, 1).ok_or(Errno::NAMETOOLONG)?;
             last = None;
             if name == b".." {
                 stack.pop();
                 continue;
             }
-            let here = stack.last().map_or(&self.root, |(_, dir)| dir).clone();
-            if stack.is_empty() && covered.contains(&name.as_slice()) {
-                stack.push((name, nothing.clone()));
-                continue;
-            }
-            let own = name.clone();
+            let here = stack.last().unwrap_or(&self.root).clone();
             let name = CString::new(name).map_err(io::Error::other)?;
             match step(&here, &name)? {
-                None => stack.push((own, nothing.clone())),
-                Some(Found::Dir(dir)) => stack.push((own, dir)),
+                None => stack.push(nothing.clone()),
+                Some(Found::Dir(dir)) => stack.push(dir),
                 Some(Found::Other(link)) if is(&link.stat, FileType::Symlink) => {
                     links += 1;
                     if links > LINKS_MAX {
@@ -143,20 +114,14 @@ impl View {
                     }
                 }
                 Some(other) => {
-                    stack.push((own, nothing.clone()));
+                    stack.push(nothing.clone());
                     last = Some(other);
                 }
             }
         }
-        let names = stack.iter().flat_map(|(name, _)| [b"/", name.as_slice()]);
-        let place = if stack.is_empty() {
-            b"/".to_vec()
-        } else {
-            names.collect::<Vec<_>>().concat()
-        };
-        let dir = stack.last().map_or(&self.root, |(_, dir)| dir);
+        let dir = stack.last().unwrap_or(&self.root);
         let dir = (!dir.is_empty()).then(|| Found::Dir(dir.clone()));
-        Ok((place, last.or(dir)))
+        Ok(last.or(dir))
     }
 }
 

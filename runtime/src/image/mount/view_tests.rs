@@ -100,33 +100,3 @@ fn what_is_no_short_text_file_is_an_error_and_a_fifo_does_not_block() {
         assert!(view.text(Path::new(path), 100).is_err(), "{path}");
     }
 }
-
-#[test]
-fn a_place_is_where_links_lead_and_what_the_kernel_covers_is_not_looked_at() {
-    let t = Trees::new();
-    t.file("low", "etc/passwd", "low");
-    for (link, to) in [
-        ("x", "/proc"),
-        ("y", "x/../proc/self"),
-        ("proc/self", "/etc"),
-        ("loop", "loop"),
-        ("up", "../../sys"),
-    ] {
-        symlink(to, t.path("low", link)).unwrap();
-    }
-    let view = t.view(&["top", "low"]);
-    let place = |path: &str| view.places(&[path.to_owned()]).map(|mut all| all.remove(0));
-    for (path, at) in [
-        ("/etc/new/dir", "/etc/new/dir"),
-        ("/x", "/proc"),
-        ("/x/sys/kernel", "/proc/sys/kernel"),
-        ("/y/attr", "/proc/self/attr"),
-        ("/x/self/x", "/proc/self/x"),
-        ("/new/../x/y", "/proc/y"),
-        ("/up/fs", "/sys/fs"),
-        ("/", "/"),
-    ] {
-        assert_eq!(place(path).unwrap(), at, "{path}");
-    }
-    assert!(place("/loop/x").is_err());
-}

@@ -19,7 +19,6 @@ pub(crate) fn context(f: &Fixture) -> ApplyContext<'_> {
         host: &f.host,
         policy: &f.policy,
         view: &f.view,
-        places: &f.places,
     }
 }
 
