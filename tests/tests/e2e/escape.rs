@@ -11,6 +11,7 @@ mod plugins;
 mod processes;
 mod registry;
 mod reports;
+mod roots;
 mod slow;
 mod systemd;
 mod texts;

@@ -1,0 +1,471 @@
+//! Targets in a container's root whose path leads elsewhere: each kind of target by each kind of
+//! link, of the image or of a volume, which another container may have made or swaps meanwhile. The
+//! target is made inside the root, or the container is refused by its name; the host sees nothing.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use cairn_tests::{
+    Daemon, cri,
+    image::{Image, Layer},
+    plugin::Plugin,
+    pod::{Pod, container_namespaces, pod_namespaces, security, set_image, user_namespace},
+};
+use nri::{
+    adjust::{Adjust, HookKind},
+    proto::{ContainerAdjustment, Hook, LinuxDevice, Mount},
+};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::json;
+
+use super::mapped_pod;
+
+/// What is asked for at a path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Directory,
+    File,
+    Deeper,
+    Node,
+    Masked,
+    ReadOnly,
+    Work,
+    PluginsMount,
+    PluginsNode,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Directory,
+    Kind::File,
+    Kind::Deeper,
+    Kind::Node,
+    Kind::Masked,
+    Kind::ReadOnly,
+    Kind::Work,
+    Kind::PluginsMount,
+    Kind::PluginsNode,
+];
+
+/// A directory of the host that no container mounts, with files that have the names of the targets.
+struct Victim(PathBuf);
+
+impl Victim {
+    fn make(at: PathBuf) -> Victim {
+        fs::create_dir(&at).expect("a directory");
+        for name in ["node", "null", "file"] {
+            fs::write(at.join(name), "the host's").expect("a file");
+            let mode = fs::Permissions::from_mode(0o4755);
+            fs::set_permissions(at.join(name), mode).expect("a mode");
+        }
+        Victim(at)
+    }
+
+    /// Names, modes, owners and inodes below it, and the names in the host's `/dev`.
+    fn state(&self) -> BTreeMap<PathBuf, (u32, u32, u64)> {
+        let mut found = BTreeMap::new();
+        let mut left = vec![self.0.clone()];
+        while let Some(at) = left.pop() {
+            for entry in fs::read_dir(&at).expect("a directory").flatten() {
+                let of = entry.metadata().expect("it stays");
+                if of.is_dir() {
+                    left.push(entry.path());
+                }
+                found.insert(entry.path(), (of.mode(), of.uid(), of.ino()));
+            }
+        }
+        for entry in fs::read_dir("/dev").expect("a directory").flatten() {
+            found.insert(entry.path(), (0, 0, 0));
+        }
+        found
+    }
+}
+
+struct Scene {
+    daemon: Daemon,
+    plugin: Plugin,
+    victim: Victim,
+    /// Of the volumes at `/v` and `/w`, and of what is mounted at a target.
+    volume: PathBuf,
+    other: PathBuf,
+    source: PathBuf,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        let daemon = Daemon::start().await;
+        let plugin = Plugin::join(&daemon.nri_socket(), "10", "adjuster").await;
+        let [volume, other, source] = ["volume", "other", "source"].map(|name| {
+            let at = daemon.path(name);
+            fs::create_dir(&at).expect("a directory");
+            at
+        });
+        fs::write(source.join("marker"), "").expect("a file");
+        Scene {
+            victim: Victim::make(daemon.path("victim")),
+            daemon,
+            plugin,
+            volume,
+            other,
+            source,
+        }
+    }
+
+    /// Where the links lead, by name.
+    fn traps(&self) -> Vec<(&'static str, String)> {
+        let victim = self.victim.0.display();
+        let text = |text: &str| text.to_owned();
+        vec![
+            ("absolute", victim.to_string()),
+            ("magic", format!("/proc/1/root{victim}")),
+            ("up", format!("../../../../../../../../../..{victim}")),
+            ("devices", text("/dev")),
+            ("device", text("/dev/null")),
+            ("processes", text("/proc/sys")),
+            ("system", text("/sys/kernel")),
+            ("other", text("/w/below")),
+            ("root", text("/")),
+            ("dangling", text("/made/for/it")),
+        ]
+    }
+
+    fn mount(from: &Path, to: &str) -> cri::Mount {
+        cri::Mount {
+            host_path: from.display().to_string(),
+            container_path: to.to_owned(),
+            ..Default::default()
+        }
+    }
+
+    /// A container with the two volumes and a target of this kind at `path`.
+    fn config(&self, pod: &Pod, kind: Kind, path: &str) -> cri::ContainerConfig {
+        let look = "for at in /proc /sys /dev; do test ! -e $at/marker || echo covered $at; done; \
+                    test -c /dev/null && test -e /proc/self/stat && echo whole";
+        let mut config = pod.cri.container_config("c", &["sh", "-c", look]);
+        config.mounts = vec![
+            Self::mount(&self.volume, "/v"),
+            Self::mount(&self.other, "/w"),
+        ];
+        let file = self.source.join("marker");
+        match kind {
+            Kind::Directory => config.mounts.push(Self::mount(&self.source, path)),
+            Kind::File => config.mounts.push(Self::mount(&file, path)),
+            Kind::Deeper => {
+                let deeper = format!("{path}/deep/er");
+                config.mounts.push(Self::mount(&self.source, &deeper));
+            }
+            Kind::Node => config.devices.push(cri::Device {
+                host_path: "/dev/null".to_owned(),
+                container_path: format!("{path}/node"),
+                permissions: "rw".to_owned(),
+            }),
+            Kind::Masked => security(&mut config).masked_paths = vec![path.to_owned()],
+            Kind::ReadOnly => security(&mut config).readonly_paths = vec![path.to_owned()],
+            Kind::Work => config.working_dir = format!("{path}/work"),
+            Kind::PluginsMount | Kind::PluginsNode => {}
+        }
+        self.adjust(kind, path.to_owned());
+        config
+    }
+
+    fn adjust(&self, kind: Kind, path: String) {
+        let source = self.source.display().to_string();
+        self.plugin.adjusts(move |_, _| {
+            let mut answer = ContainerAdjustment::default();
+            if kind == Kind::PluginsMount {
+                answer.add_mount(Mount {
+                    destination: path.clone(),
+                    r#type: "bind".into(),
+                    source: source.clone(),
+                    options: vec!["bind".into()],
+                });
+            }
+            if kind == Kind::PluginsNode {
+                answer.add_device(LinuxDevice {
+                    path: format!("{path}/node"),
+                    r#type: "c".into(),
+                    major: 1,
+                    minor: 3,
+                    ..Default::default()
+                });
+            }
+            Some(answer)
+        });
+    }
+
+    /// Starts a container. `Err`: its root has lost something, or the refusal names no target.
+    async fn tried(
+        &self,
+        pod: &Pod,
+        config: cri::ContainerConfig,
+        path: &str,
+    ) -> Result<(), String> {
+        let container = match pod.try_create(config).await {
+            Ok(container) => container,
+            Err(e) if e.message().contains(path) => return Ok(()),
+            Err(e) => return Err(format!("the refusal names no target: {}", e.message())),
+        };
+        let result = match container.start().await {
+            Ok(()) => {
+                container.exited().await;
+                let lines = container.lines();
+                match lines == ["whole"] {
+                    true => Ok(()),
+                    false => Err(format!("{lines:?}")),
+                }
+            }
+            Err(e) if e.message().contains(path) => Ok(()),
+            Err(e) => Err(format!("the refusal names no target: {}", e.message())),
+        };
+        container.remove().await.expect("RemoveContainer");
+        result
+    }
+
+    /// Empties the volumes, and makes the link of a trap.
+    fn set(&self, to: &str) {
+        for directory in [&self.volume, &self.other] {
+            fs::remove_dir_all(directory).expect("it is the test's own");
+            fs::create_dir(directory).expect("a directory");
+        }
+        symlink(to, self.volume.join("x")).expect("a link");
+    }
+}
+
+/// Prints a failure of each trap for each kind; the host must be as `before`.
+async fn each_kind(scene: &Scene, pod: &Pod, image: Option<&str>, path: &str) -> Vec<String> {
+    let before = scene.victim.state();
+    let mut wrong = Vec::new();
+    for kind in KINDS {
+        let mut config = scene.config(pod, kind, path);
+        if let Some(image) = image {
+            set_image(&mut config, image);
+        }
+        if pod_namespaces(&mut pod.config.clone())
+            .userns_options
+            .is_some()
+        {
+            container_namespaces(&mut config).userns_options = Some(user_namespace());
+        }
+        // A node of procfs or sysfs is refused with the path of the node.
+        if let Err(why) = scene.tried(pod, config, path).await {
+            wrong.push(format!("{kind:?}: {why}"));
+        }
+        if scene.victim.state() != before {
+            wrong.push(format!("{kind:?}: the host has changed"));
+        }
+    }
+    wrong
+}
+
+async fn links_of_a_volume(scene: &Scene, pod: &Pod) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, to) in scene.traps() {
+        scene.set(&to);
+        let found = each_kind(scene, pod, None, "/v/x").await;
+        wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
+    }
+    scene.set("x1");
+    for n in 1..=41 {
+        let link = scene.volume.join(format!("x{n}"));
+        symlink(format!("x{}", n + 1), link).expect("a link");
+    }
+    let found = each_kind(scene, pod, None, "/v/x").await;
+    wrong.extend(found.into_iter().map(|why| format!("41 links: {why}")));
+    wrong
+}
+
+#[tokio::test]
+async fn a_link_of_a_volume_leads_no_target_out_of_the_root_or_over_the_kernels_places() {
+    let scene = Scene::new().await;
+    let pod = scene.daemon.cri().pod("links").await;
+    let wrong = links_of_a_volume(&scene, &pod).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_link_of_a_volume_leads_no_target_of_a_user_namespace_elsewhere() {
+    let scene = Scene::new().await;
+    let pod = mapped_pod(&scene.daemon, "mapped").await;
+    for directory in [&scene.volume, &scene.other, &scene.source] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).expect("a mode");
+    }
+    let wrong = links_of_a_volume(&scene, &pod).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn a_link_of_the_image_leads_no_target_out_of_the_root_or_over_the_kernels_places() {
+    let scene = Scene::new().await;
+    let pod = scene.daemon.cri().pod("image").await;
+    let mut wrong = Vec::new();
+    for (name, to) in scene.traps() {
+        scene.set("nowhere");
+        let reference = format!("localhost/cairn-test/trap-{name}:1");
+        let image = Image::busybox(&reference).layer(Layer::default().symlink("x", &to));
+        scene.daemon.import(&image).await;
+        let found = each_kind(&scene, &pod, Some(&reference), "/x").await;
+        wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+/// The files and mounts that every container has.
+#[tokio::test]
+async fn a_link_of_the_image_in_place_of_the_runtimes_own_targets_stays_inside() {
+    let scene = Scene::new().await;
+    let pod = scene.daemon.cri().pod("own").await;
+    let victim = scene.victim.0.display().to_string();
+    let before = scene.victim.state();
+    let mut wrong = Vec::new();
+    for (n, link) in [
+        "etc",
+        "etc/hosts",
+        "etc/resolv.conf",
+        "dev",
+        "proc",
+        "sys",
+        "tmp",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let reference = format!("localhost/cairn-test/own-{n}:1");
+        let mut image = Image::bare(&reference).layer(Layer::default().symlink(link, &victim));
+        if link == "tmp" {
+            // A VOLUME of the image.
+            image = image.config("Volumes", json!({"/tmp/volume": {}}));
+        }
+        scene.daemon.import(&image).await;
+        let mut config = pod.cri.container_config("c", &["true"]);
+        set_image(&mut config, &reference);
+        let container = pod.try_create(config).await.expect("CreateContainer");
+        // The image has no program; the root comes first.
+        let error = container.start().await.expect_err("nothing to run");
+        let refused = ["/dev", "/proc", "/sys"].contains(&format!("/{link}").as_str());
+        let named = error.message().contains(&format!("mount /{link}"));
+        if named != refused {
+            wrong.push(format!("{link}: {}", error.message()));
+        }
+        container.remove().await.expect("RemoveContainer");
+        if scene.victim.state() != before {
+            wrong.push(format!("{link}: the host has changed"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+/// Exchanges a directory of the volume with a link to the victim until it is dropped.
+struct Swapper<'a> {
+    stop: &'a AtomicBool,
+    volume: PathBuf,
+    victim: PathBuf,
+}
+
+impl Swapper<'_> {
+    fn run(&self) {
+        let (deep, away) = (self.volume.join("x"), self.volume.join("away"));
+        while !self.stop.load(Ordering::Relaxed) {
+            let _ = renameat_with(CWD, &deep, CWD, &away, RenameFlags::EXCHANGE);
+        }
+    }
+
+    fn prepare(&self) {
+        let to = format!("/proc/1/root{}", self.victim.display());
+        fs::create_dir(self.volume.join("x")).expect("a directory");
+        symlink(to, self.volume.join("away")).expect("a link");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out_of_the_root() {
+    let scene = Scene::new().await;
+    let hook = Hook {
+        path: "/bin/true".to_owned(),
+        ..Default::default()
+    };
+    let pod = scene.daemon.cri().pod("swap").await;
+    let before = scene.victim.state();
+    let mut wrong = Vec::new();
+    for with_hooks in [false, true] {
+        for kind in [Kind::Directory, Kind::File, Kind::Deeper, Kind::Node] {
+            scene.set("unused");
+            fs::remove_file(scene.volume.join("x")).expect("the link");
+            let stop = AtomicBool::new(false);
+            let swapper = Swapper {
+                stop: &stop,
+                volume: scene.volume.clone(),
+                victim: scene.victim.0.clone(),
+            };
+            swapper.prepare();
+            let mut started = Vec::new();
+            thread::scope(|threads| {
+                threads.spawn(|| swapper.run());
+                let handle = tokio::runtime::Handle::current();
+                tokio::task::block_in_place(|| {
+                    handle.block_on(async {
+                        for _ in 0..8 {
+                            let config = scene.config(&pod, kind, "/v/x/target");
+                            let hook = hook.clone();
+                            if with_hooks {
+                                scene.plugin.adjusts(move |_, _| {
+                                    let mut answer = ContainerAdjustment::default();
+                                    answer.add_hook(HookKind::CreateContainer, hook.clone());
+                                    Some(answer)
+                                });
+                            }
+                            started.push(scene.tried(&pod, config, "/v/x").await);
+                        }
+                    });
+                });
+                stop.store(true, Ordering::Relaxed);
+            });
+            let failed = started.into_iter().filter_map(Result::err);
+            wrong.extend(failed.map(|why| format!("{kind:?}: {why}")));
+            if scene.victim.state() != before {
+                wrong.push(format!("{kind:?}: the host has changed"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+/// The mount of a client, whose path leads through links that its image has for its own use.
+#[tokio::test]
+async fn a_dangling_link_of_the_image_is_followed_inside_and_its_end_is_made() {
+    let scene = Scene::new().await;
+    let pod = scene.daemon.cri().pod("dangling").await;
+    let reference = "localhost/cairn-test/dangling:1";
+    let layer = Layer::default()
+        .symlink("etc/localtime", "/usr/share/zoneinfo/Europe/X")
+        .symlink("conf", "../nope/deep")
+        .symlink("run", "var/run");
+    let image = Image::busybox(reference).layer(layer);
+    scene.daemon.import(&image).await;
+    let file = scene.source.join("file");
+    fs::write(&file, "inside\n").expect("a file");
+    for (to, from, read) in [
+        ("/etc/localtime", &file, "/usr/share/zoneinfo/Europe/X"),
+        ("/conf", &scene.source, "/nope/deep/file"),
+        ("/conf/a/b", &scene.source, "/nope/deep/a/b/file"),
+        ("/run/secrets/x", &file, "/var/run/secrets/x"),
+    ] {
+        let mut config = pod.cri.container_config("c", &["cat", read]);
+        set_image(&mut config, reference);
+        config.mounts = vec![Scene::mount(from, to)];
+        let container = pod.started(config).await;
+        container.exited().await;
+        assert_eq!(container.lines(), ["inside"], "{to}");
+        container.remove().await.expect("RemoveContainer");
+    }
+    pod.end().await;
+}
