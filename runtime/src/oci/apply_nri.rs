@@ -54,7 +54,7 @@ fn linux_section(
     context: &ApplyContext<'_>,
 ) -> Result<(), SpecError> {
     linux_of(spec);
-    linux::devices(spec, &asked.devices, context)?;
+    linux::devices(spec, &asked.devices)?;
     linux::cgroups_path(spec, &asked.cgroups_path, context.policy.cgroup_driver)?;
     process::oom_score_adj(spec, asked.oom_score_adj.as_ref(), context.host)?;
     scheduling::io_priority(spec, asked.io_priority.as_ref())?;

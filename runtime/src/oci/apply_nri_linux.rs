@@ -12,7 +12,7 @@ use super::{
     base::{clean_path, linux_of, marked, namespace},
     devices::{kind_of, refusal, rule_for},
     error::SpecError,
-    facts::{ApplyContext, CgroupDriver, HostFacts, HostView},
+    facts::{CgroupDriver, HostFacts, HostView},
     sandbox::check_sysctl,
 };
 use ::nri::owners::removal;
@@ -23,11 +23,7 @@ const MINOR_MAX: i64 = 0xf_ffff;
 
 /// Replaces or removes the device at each entry's path, together with its rule. A new device gets a
 /// rule `rwm`; a fifo gets none (NRI-704).
-pub(super) fn devices(
-    spec: &mut Spec,
-    asked: &[nri::LinuxDevice],
-    context: &ApplyContext<'_>,
-) -> Result<(), SpecError> {
+pub(super) fn devices(spec: &mut Spec, asked: &[nri::LinuxDevice]) -> Result<(), SpecError> {
     for entry in asked {
         let (path, remove) = marked(&entry.path);
         let subject = (Field::Devices, path);

@@ -123,7 +123,7 @@ async fn create(
     fault::pass("container.create.hook").await?;
     complete(cx, container, &image, &built, &mounted).await?;
     let specs = Specs::new(built.spec);
-    let specs = adjust(cx, pod, container, &rootfs, specs).await?;
+    let specs = adjust(cx, pod, container, specs).await?;
     fault::pass("container.create.record").await?;
     node.specs.write(&container.id, &specs).await?;
     container
@@ -266,13 +266,7 @@ async fn complete(
 }
 
 /// The CreateContainer hook: applies updates of other containers, then the adjustment of this one.
-async fn adjust(
-    cx: &Pods,
-    pod: &Pod,
-    container: &Container,
-    rootfs: &Rootfs,
-    mut specs: Specs,
-) -> Result<Specs> {
+async fn adjust(cx: &Pods, pod: &Pod, container: &Container, mut specs: Specs) -> Result<Specs> {
     let (node, hooks) = (&cx.node, &cx.notices.hooks);
     let answer = hooks.create_container(pod, container, &specs).await?;
     side_effects::apply(cx, pod, container, &answer.others).await;

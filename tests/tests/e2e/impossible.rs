@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cairn_tests::{
     Daemon, Setup, cri,
-    image::{Image, Layer},
+    image::Image,
     look,
     plugin::Plugin,
     pod::{Pod, container_namespaces, pod_namespaces, security, set_image, user_namespace},

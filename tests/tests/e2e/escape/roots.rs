@@ -7,7 +7,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
 
@@ -94,6 +94,7 @@ struct Scene {
     volume: PathBuf,
     other: PathBuf,
     source: PathBuf,
+    made: AtomicUsize,
 }
 
 impl Scene {
@@ -113,6 +114,7 @@ impl Scene {
             volume,
             other,
             source,
+            made: AtomicUsize::new(0),
         }
     }
 
@@ -146,7 +148,8 @@ impl Scene {
     fn config(&self, pod: &Pod, kind: Kind, path: &str) -> cri::ContainerConfig {
         let look = "for at in /proc /sys /dev; do test ! -e $at/marker || echo covered $at; done; \
                     test -c /dev/null && test -e /proc/self/stat && echo whole";
-        let mut config = pod.cri.container_config("c", &["sh", "-c", look]);
+        let name = format!("c{}", self.made.fetch_add(1, Ordering::Relaxed));
+        let mut config = pod.cri.container_config(&name, &["sh", "-c", look]);
         config.mounts = vec![
             Self::mount(&self.volume, "/v"),
             Self::mount(&self.other, "/w"),
@@ -251,7 +254,6 @@ async fn each_kind(scene: &Scene, pod: &Pod, image: Option<&str>, path: &str) ->
         {
             container_namespaces(&mut config).userns_options = Some(user_namespace());
         }
-        // A node of procfs or sysfs is refused with the path of the node.
         if let Err(why) = scene.tried(pod, config, path).await {
             wrong.push(format!("{kind:?}: {why}"));
         }
@@ -453,13 +455,16 @@ async fn a_dangling_link_of_the_image_is_followed_inside_and_its_end_is_made() {
     scene.daemon.import(&image).await;
     let file = scene.source.join("file");
     fs::write(&file, "inside\n").expect("a file");
-    for (to, from, read) in [
+    for (n, (to, from, read)) in [
         ("/etc/localtime", &file, "/usr/share/zoneinfo/Europe/X"),
         ("/conf", &scene.source, "/nope/deep/file"),
         ("/conf/a/b", &scene.source, "/nope/deep/a/b/file"),
         ("/run/secrets/x", &file, "/var/run/secrets/x"),
-    ] {
-        let mut config = pod.cri.container_config("c", &["cat", read]);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut config = pod.cri.container_config(&format!("c{n}"), &["cat", read]);
         set_image(&mut config, reference);
         config.mounts = vec![Scene::mount(from, to)];
         let container = pod.started(config).await;
