@@ -366,13 +366,14 @@ async fn a_link_of_the_image_in_place_of_the_runtimes_own_targets_stays_inside()
 }
 
 /// Exchanges a directory of the volume with a link to the victim until it is dropped.
-struct Swapper<'a> {
-    stop: &'a AtomicBool,
+#[derive(Default)]
+struct Swapper {
+    stop: AtomicBool,
     volume: PathBuf,
     victim: PathBuf,
 }
 
-impl Swapper<'_> {
+impl Swapper {
     fn run(&self) {
         let (deep, away) = (self.volume.join("x"), self.volume.join("away"));
         while !self.stop.load(Ordering::Relaxed) {
@@ -384,6 +385,17 @@ impl Swapper<'_> {
         let to = format!("/proc/1/root{}", self.victim.display());
         fs::create_dir(self.volume.join("x")).expect("a directory");
         symlink(to, self.volume.join("away")).expect("a link");
+    }
+
+    /// Swaps while `starts` run.
+    fn during<T>(&self, starts: impl Future<Output = T>) -> T {
+        thread::scope(|threads| {
+            threads.spawn(|| self.run());
+            let handle = tokio::runtime::Handle::current();
+            let done = tokio::task::block_in_place(|| handle.block_on(starts));
+            self.stop.store(true, Ordering::Relaxed);
+            done
+        })
     }
 }
 
@@ -401,34 +413,27 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
         for kind in [Kind::Directory, Kind::File, Kind::Deeper, Kind::Node] {
             scene.set("unused");
             fs::remove_file(scene.volume.join("x")).expect("the link");
-            let stop = AtomicBool::new(false);
             let swapper = Swapper {
-                stop: &stop,
                 volume: scene.volume.clone(),
                 victim: scene.victim.0.clone(),
+                ..Swapper::default()
             };
             swapper.prepare();
-            let mut started = Vec::new();
-            thread::scope(|threads| {
-                threads.spawn(|| swapper.run());
-                let handle = tokio::runtime::Handle::current();
-                tokio::task::block_in_place(|| {
-                    handle.block_on(async {
-                        for _ in 0..8 {
-                            let config = scene.config(&pod, kind, "/v/x/target");
-                            let hook = hook.clone();
-                            if with_hooks {
-                                scene.plugin.adjusts(move |_, _| {
-                                    let mut answer = ContainerAdjustment::default();
-                                    answer.add_hook(HookKind::CreateContainer, hook.clone());
-                                    Some(answer)
-                                });
-                            }
-                            started.push(scene.tried(&pod, config, "/v/x").await);
-                        }
-                    });
-                });
-                stop.store(true, Ordering::Relaxed);
+            let started = swapper.during(async {
+                let mut started = Vec::new();
+                for _ in 0..8 {
+                    let config = scene.config(&pod, kind, "/v/x/target");
+                    let hook = hook.clone();
+                    if with_hooks {
+                        scene.plugin.adjusts(move |_, _| {
+                            let mut answer = ContainerAdjustment::default();
+                            answer.add_hook(HookKind::CreateContainer, hook.clone());
+                            Some(answer)
+                        });
+                    }
+                    started.push(scene.tried(&pod, config, "/v/x").await);
+                }
+                started
             });
             let failed = started.into_iter().filter_map(Result::err);
             wrong.extend(failed.map(|why| format!("{kind:?}: {why}")));
@@ -438,6 +443,47 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    pod.end().await;
+}
+
+/// The volume that a link leads over `/dev` has links in place of its nodes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_a_link_leads_over_dev_gets_no_nodes_of_it() {
+    let scene = Scene::new().await;
+    let pod = scene.daemon.cri().pod("devices").await;
+    let before = scene.victim.state();
+    scene.set("/dev");
+    let swapper = Swapper {
+        volume: scene.other.clone(),
+        victim: scene.victim.0.clone(),
+        ..Swapper::default()
+    };
+    swapper.prepare();
+    for directory in ["shm", "pts", "mqueue"] {
+        fs::create_dir(scene.other.join(directory)).expect("a directory");
+    }
+    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+        let link = scene.other.join(name);
+        symlink(format!("x/made-{name}"), link).expect("a link");
+    }
+    swapper.during(async {
+        for n in 0..20 {
+            for link in ["fd", "stdin", "stdout", "stderr", "kcore", "ptmx"] {
+                let _ = fs::remove_file(scene.other.join(link));
+            }
+            let name = format!("c{n}");
+            let mut config = pod.cri.container_config(&name, &["true"]);
+            config.mounts = vec![
+                Scene::mount(&scene.volume, "/v"),
+                Scene::mount(&scene.other, "/v/x"),
+            ];
+            let container = pod.try_create(config).await.expect("CreateContainer");
+            let error = container.start().await.expect_err("over /dev");
+            assert!(error.message().contains("mount /v/x: "), "{error}");
+            container.remove().await.expect("RemoveContainer");
+            assert_eq!(scene.victim.state(), before);
+        }
+    });
     pod.end().await;
 }
 
