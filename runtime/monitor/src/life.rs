@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{EXIT, Exit, PID, Pid};
-use cairn_monitor::sys::{self, Status};
+use cairn_monitor::sys::{self, Reaped, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::{has_hooks, notify, run_hooks};
@@ -18,12 +18,24 @@ use crate::peer::Asker;
 use crate::server::{After, DRAIN, Server};
 use crate::target::Target;
 
+/// Limit of released children per turn: a container can stop its processes again and again.
+const RELEASED: usize = 64;
+
 impl Server {
     pub(crate) fn reap(&mut self) {
         let mut signals = [0; 512];
         while sys::read(self.signals.as_fd(), &mut signals).is_ok_and(|n| n > 0) {}
-        while let Some((pid, status)) = sys::reap() {
-            self.child_ended(pid, status);
+        let mut released = 0;
+        while let Some(reaped) = sys::reap() {
+            match reaped {
+                Reaped::Ended(pid, status) => self.child_ended(pid, status),
+                Reaped::Released => released += 1,
+            }
+            if released == RELEASED {
+                // Continues after the other events: the signals have been read.
+                let _ = sys::kill(std::process::id() as i32, libc::SIGCHLD); // cannot fail
+                break;
+            }
         }
         self.leftovers.retain(|group| !group.remove());
     }
