@@ -59,7 +59,7 @@ impl Server {
             }
         }
         if self.phase == Phase::Creating {
-            self.strays.push((pid, status));
+            self.strays.push(pid);
         }
     }
 
@@ -73,10 +73,13 @@ impl Server {
             return;
         }
         let result = match (creation.pid, helper) {
+            (Some(pid), _) if self.strays.contains(&pid) => {
+                Err(creation.why("init ended before the monitor took it over"))
+            }
             // Other processes of its PID namespace may have forged the pid.
-            (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => Err(
-                format!("take over init: process {pid} is not a child of the monitor"),
-            ),
+            (Some(pid), _) if !sys::is_child(pid) => Err(format!(
+                "take over init: process {pid} is not a child of the monitor"
+            )),
             (Some(pid), _) => creation
                 .take_terminal()
                 .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
@@ -100,11 +103,6 @@ impl Server {
                 let start_time = self.target.as_ref().map_or(0, |t| t.start_time);
                 self.clients
                     .send(asker, Event::Created { pid, start_time }, Vec::new());
-                // Init may have ended before its pid was reported.
-                if let Some(at) = self.strays.iter().position(|(p, _)| *p == pid) {
-                    let (_, status) = self.strays.remove(at);
-                    self.init_ended(status);
-                }
                 self.strays.clear();
             }
             Err(text) => {

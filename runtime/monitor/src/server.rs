@@ -48,7 +48,7 @@ pub(crate) struct Server {
     pub(crate) started: bool,
     pub(crate) signals: OwnedFd,
     /// Children reaped before their role was known: init can die before its pid is reported.
-    pub(crate) strays: Vec<(i32, Status)>,
+    pub(crate) strays: Vec<i32>,
     /// Init's status, its end time, and the deadline for draining its output.
     pub(crate) ended: Option<(Status, u64, Instant)>,
     pub(crate) exit: Option<Exit>,
