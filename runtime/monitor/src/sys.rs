@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -49,6 +50,12 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
         pidfd,
         raw::signal(signal)?,
     )?)
+}
+
+/// The CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// An unpredictable number.
