@@ -5,7 +5,8 @@
 //! unread in its own pipe. A client that reads less than [`PACE`] bytes in [`STUCK`] is
 //! disconnected, so that it blocks the log and other clients no longer. At the container's end the
 //! log gets the rest of the pipes; clients that lag miss it. A log that cannot be written (disk
-//! full) never stops the container: lost bytes are counted.
+//! full) never stops the container: lost bytes are counted. While the allowance of CPU time is
+//! overdrawn (`allowance.rs`), the server reads no output; only [`Output::close`] always reads.
 
 use std::fs::File;
 use std::io::{self, Write};
