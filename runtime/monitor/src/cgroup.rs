@@ -122,6 +122,16 @@ impl Cgroups {
         pids
     }
 
+    /// The CPU limit in millionths of a processor: the lowest of the container's cgroup and of those
+    /// above it.
+    pub fn cpu_limit(&self) -> Option<u64> {
+        let (dir, limit) = match self.v1("cpu") {
+            Some(dir) => (dir, cpu_limit_v1 as fn(&Path) -> Option<u64>),
+            None => (self.unified()?, cpu_limit_v2 as _),
+        };
+        dir.ancestors().filter_map(limit).min()
+    }
+
     /// The number of OOM kills (CRI-144). Must be read before the group is removed.
     pub fn oom_kills(&self) -> u64 {
         let text = match (self.v1("memory"), self.unified()) {
@@ -153,6 +163,25 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+fn cpu_limit_v1(dir: &Path) -> Option<u64> {
+    let quota = fs::read_to_string(dir.join("cpu.cfs_quota_us")).ok()?;
+    // -1 is no limit.
+    let quota = quota.trim().parse().ok()?;
+    let period = fs::read_to_string(dir.join("cpu.cfs_period_us")).ok()?;
+    millionths(quota, period.trim().parse().ok()?)
+}
+
+fn cpu_limit_v2(dir: &Path) -> Option<u64> {
+    let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
+    // `max` is no limit.
+    let (quota, period) = text.trim().split_once(' ')?;
+    millionths(quota.parse().ok()?, period.parse().ok()?)
+}
+
+fn millionths(quota: u64, period: u64) -> Option<u64> {
+    quota.saturating_mul(1_000_000).checked_div(period)
 }
 
 pub struct Session {
@@ -260,4 +289,51 @@ fn open_write(path: &Path) -> io::Result<File> {
 
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cgroups(controller: &str, path: &Path) -> Cgroups {
+        Cgroups::new(&[CgroupDir {
+            controller: controller.to_owned(),
+            path: path.to_str().unwrap().to_owned(),
+        }])
+    }
+
+    #[test]
+    fn the_cpu_limit_is_the_lowest_on_the_way_up() {
+        let tmp = tempfile::tempdir().unwrap();
+        let container = tmp.path().join("pod/container");
+        fs::create_dir_all(&container).unwrap();
+        let of = || cgroups("", &container).cpu_limit();
+        assert_eq!(of(), None);
+        fs::write(container.join("cpu.max"), "max 100000\n").unwrap();
+        assert_eq!(of(), None);
+        fs::write(tmp.path().join("pod/cpu.max"), "50000 100000\n").unwrap();
+        assert_eq!(of(), Some(500_000));
+        fs::write(container.join("cpu.max"), "1000 100000\n").unwrap();
+        assert_eq!(of(), Some(10_000));
+        fs::write(container.join("cpu.max"), "250000 100000\n").unwrap();
+        assert_eq!(of(), Some(500_000));
+        for malformed in ["", "max", "1000", "1000 0", "-1 100000", "a b"] {
+            fs::write(container.join("cpu.max"), malformed).unwrap();
+            assert_eq!(of(), Some(500_000), "{malformed:?}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_limit_of_v1_is_quota_and_period() {
+        let tmp = tempfile::tempdir().unwrap();
+        let of = || cgroups("cpu,cpuacct", tmp.path()).cpu_limit();
+        let write = |name: &str, text: &str| fs::write(tmp.path().join(name), text).unwrap();
+        assert_eq!(of(), None);
+        write("cpu.cfs_period_us", "50000\n");
+        write("cpu.cfs_quota_us", "-1\n");
+        assert_eq!(of(), None);
+        write("cpu.cfs_quota_us", "1000\n");
+        assert_eq!(of(), Some(20_000));
+        assert_eq!(cgroups("memory", tmp.path()).cpu_limit(), None);
+    }
 }

@@ -215,14 +215,17 @@ impl Exec {
         Ok(())
     }
 
+    /// Whether the reaped process is the exec or its joiner.
     pub(crate) fn concerns(&mut self, pid: i32) -> bool {
-        self.read_birth();
+        self.read_birth(Some(pid));
         // The pid of an ended exec may be reused.
         pid == self.joiner.pid || (self.exit.is_none() && Some(pid) == self.pid)
     }
 
-    /// Reads the exec's pid, sets its scheduler, and lets it run.
-    fn read_birth(&mut self) {
+    /// Reads the exec's pid, sets its scheduler, and lets it run. A container with SYS_PTRACE may
+    /// write to the pipe too: only the pid of a child counts, or of the one just `reaped`.
+    /// Otherwise the exec stays unknown, and ends as `go` is closed.
+    fn read_birth(&mut self, reaped: Option<i32>) {
         if self.joiner.go.is_none() {
             return;
         }
@@ -234,17 +237,18 @@ impl Exec {
             _ => return self.joiner.go = None,
         }
         let pid = i32::from_ne_bytes(pid);
-        self.pid = Some(pid);
         let go = self.joiner.go.take();
+        if !sys::is_child(pid) {
+            self.pid = reaped.filter(|reaped| *reaped == pid);
+            return;
+        }
+        self.pid = Some(pid);
         match self.cpu.map_or(Ok(()), |c| sys::set_scheduler(pid, &c)) {
             Ok(()) => {
                 // A failed write: it was killed meanwhile, and its end reports that.
                 let _ = go.map(|go| sys::write(go.as_fd(), &[1]));
             }
-            Err(e) if sys::is_child(pid) => {
-                self.error = format!("set the scheduler: {e}").into_bytes();
-            }
-            Err(_) => {}
+            Err(e) => self.error = format!("set the scheduler: {e}").into_bytes(),
         }
     }
 
@@ -286,7 +290,7 @@ impl Exec {
 
     /// Reads the status pipe. `Started` and `Failed` come once.
     pub(crate) fn outcome(&mut self) -> Outcome {
-        self.read_birth();
+        self.read_birth(None);
         let Some(status) = &self.status else {
             return Outcome::Pending;
         };

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{EXIT, Exit, PID, Pid};
-use cairn_monitor::sys::{self, Status};
+use cairn_monitor::sys::{self, Reaped, Status};
 use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::{has_hooks, notify, run_hooks};
@@ -18,12 +18,24 @@ use crate::peer::Asker;
 use crate::server::{After, DRAIN, Server};
 use crate::target::Target;
 
+/// Limit of released children per turn: a container can stop its processes again and again.
+const RELEASED: usize = 64;
+
 impl Server {
     pub(crate) fn reap(&mut self) {
         let mut signals = [0; 512];
         while sys::read(self.signals.as_fd(), &mut signals).is_ok_and(|n| n > 0) {}
-        while let Some((pid, status)) = sys::reap() {
-            self.child_ended(pid, status);
+        let mut released = 0;
+        while let Some(reaped) = sys::reap() {
+            match reaped {
+                Reaped::Ended(pid, status) => self.child_ended(pid, status),
+                Reaped::Released => released += 1,
+            }
+            if released == RELEASED {
+                // Continues after the other events: the signals have been read.
+                let _ = sys::kill(std::process::id() as i32, libc::SIGCHLD); // cannot fail
+                break;
+            }
         }
         self.leftovers.retain(|group| !group.remove());
     }
@@ -47,7 +59,7 @@ impl Server {
             }
         }
         if self.phase == Phase::Creating {
-            self.strays.push((pid, status));
+            self.strays.push(pid);
         }
     }
 
@@ -61,10 +73,13 @@ impl Server {
             return;
         }
         let result = match (creation.pid, helper) {
+            (Some(pid), _) if self.strays.contains(&pid) => {
+                Err(creation.why("init ended before the monitor took it over"))
+            }
             // Other processes of its PID namespace may have forged the pid.
-            (Some(pid), _) if !sys::is_child(pid) && self.strays.iter().all(|s| s.0 != pid) => Err(
-                format!("take over init: process {pid} is not a child of the monitor"),
-            ),
+            (Some(pid), _) if !sys::is_child(pid) => Err(format!(
+                "take over init: process {pid} is not a child of the monitor"
+            )),
             (Some(pid), _) => creation
                 .take_terminal()
                 .and_then(|terminal| creation.schedule(pid).map(|()| terminal))
@@ -88,11 +103,6 @@ impl Server {
                 let start_time = self.target.as_ref().map_or(0, |t| t.start_time);
                 self.clients
                     .send(asker, Event::Created { pid, start_time }, Vec::new());
-                // Init may have ended before its pid was reported.
-                if let Some(at) = self.strays.iter().position(|(p, _)| *p == pid) {
-                    let (_, status) = self.strays.remove(at);
-                    self.init_ended(status);
-                }
                 self.strays.clear();
             }
             Err(text) => {

@@ -17,11 +17,19 @@ pub const MAX_PIECE: usize = 1 << 20;
 /// Passes records to the sink in batches of this size.
 const BATCH: usize = 32 << 10;
 
+/// `<time> <stream> <tag> `
+const HEAD: usize = 40;
+const TAG_AT: usize = 38;
+/// Records of empty lines per batch.
+const EMPTY: usize = BATCH / (HEAD + 1);
+
 pub struct Encoder {
     max: usize,
     pending: [Vec<u8>; 2],
     out: Vec<u8>,
     stamp: Stamp,
+    /// The head of the records of one read, which all have its time.
+    head: [u8; HEAD],
 }
 
 impl Encoder {
@@ -37,46 +45,74 @@ impl Encoder {
             pending: Default::default(),
             out: Vec::new(),
             stamp: Stamp::default(),
+            head: [0; HEAD],
         }
     }
 
     /// Encodes `data`, read at `now` (nanoseconds since 1970).
     pub fn push(&mut self, stream: Stream, data: &[u8], now: u64, sink: &mut impl FnMut(&[u8])) {
-        self.stamp.set(now);
+        self.begin(stream, now);
         let mut rest = data;
         while let Some(at) = rest.iter().position(|b| *b == b'\n') {
-            self.line(stream, &rest[..at], sink);
+            self.line(&rest[..at], stream, sink);
             rest = &rest[at + 1..];
+            if rest.first() == Some(&b'\n') {
+                let empty = rest.iter().take_while(|b| **b == b'\n').count();
+                self.empty_lines(empty, sink);
+                rest = &rest[empty..];
+            }
         }
         self.keep(stream, rest, sink);
         self.flush(sink);
     }
 
     pub fn finish(&mut self, stream: Stream, now: u64, sink: &mut impl FnMut(&[u8])) {
-        self.stamp.set(now);
+        self.begin(stream, now);
         let mut pending = std::mem::take(&mut self.pending[stream as usize]);
         while !pending.is_empty() {
             let n = pending.len().min(self.max);
-            self.record(stream, b'P', &pending[..n], sink);
+            self.record(b'P', &pending[..n], sink);
             pending.drain(..n);
         }
         self.flush(sink);
     }
 
+    fn begin(&mut self, stream: Stream, now: u64) {
+        self.stamp.set(now);
+        let (time, rest) = self.head.split_at_mut(self.stamp.text.len());
+        time.copy_from_slice(&self.stamp.text);
+        rest.copy_from_slice(match stream {
+            Stream::Stdout => b" stdout F ",
+            Stream::Stderr => b" stderr F ",
+        });
+    }
+
+    /// Encodes empty lines after the end of a line. They cost the container next to nothing, so the
+    /// records of a long run, which are equal, are written again and again.
+    fn empty_lines(&mut self, lines: usize, sink: &mut impl FnMut(&[u8])) {
+        if lines < EMPTY {
+            (0..lines).for_each(|_| self.record(b'F', &[], sink));
+            return;
+        }
+        self.flush(sink);
+        let mut batch = [self.head.as_slice(), b"\n"].concat().repeat(EMPTY);
+        let mut left = lines;
+        while left > 0 {
+            batch.truncate(left * (HEAD + 1));
+            sink(&batch);
+            left -= batch.len() / (HEAD + 1);
+        }
+    }
+
     /// Ends a line with `tail`.
-    fn line(&mut self, stream: Stream, tail: &[u8], sink: &mut impl FnMut(&[u8])) {
+    fn line(&mut self, tail: &[u8], stream: Stream, sink: &mut impl FnMut(&[u8])) {
         if self.pending[stream as usize].is_empty() && tail.len() <= self.max {
-            self.record(stream, b'F', tail.strip_suffix(b"\r").unwrap_or(tail), sink);
+            self.record(b'F', tail.strip_suffix(b"\r").unwrap_or(tail), sink);
             return;
         }
         self.keep(stream, tail, sink);
         let pending = std::mem::take(&mut self.pending[stream as usize]);
-        self.record(
-            stream,
-            b'F',
-            pending.strip_suffix(b"\r").unwrap_or(&pending),
-            sink,
-        );
+        self.record(b'F', pending.strip_suffix(b"\r").unwrap_or(&pending), sink);
         self.pending[stream as usize] = pending;
         self.pending[stream as usize].clear();
     }
@@ -91,7 +127,7 @@ impl Encoder {
             data = &data[room..];
             let full = pending.len() > self.max;
             if full && (pending[self.max] != b'\r' || !data.is_empty()) {
-                self.record(stream, b'P', &pending[..self.max], sink);
+                self.record(b'P', &pending[..self.max], sink);
                 pending.drain(..self.max);
             }
             self.pending[stream as usize] = pending;
@@ -101,13 +137,10 @@ impl Encoder {
         }
     }
 
-    fn record(&mut self, stream: Stream, tag: u8, content: &[u8], sink: &mut impl FnMut(&[u8])) {
-        self.out.extend_from_slice(self.stamp.text());
-        self.out.extend_from_slice(match stream {
-            Stream::Stdout => b" stdout ",
-            Stream::Stderr => b" stderr ",
-        });
-        self.out.extend_from_slice(&[tag, b' ']);
+    fn record(&mut self, tag: u8, content: &[u8], sink: &mut impl FnMut(&[u8])) {
+        let mut head = self.head;
+        head[TAG_AT] = tag;
+        self.out.extend_from_slice(&head);
         self.out.extend_from_slice(content);
         self.out.push(b'\n');
         if self.out.len() >= BATCH {
@@ -141,10 +174,6 @@ impl Default for Stamp {
 }
 
 impl Stamp {
-    fn text(&self) -> &[u8] {
-        &self.text
-    }
-
     fn set(&mut self, nanos: u64) {
         let second = nanos / 1_000_000_000;
         if second != self.second {

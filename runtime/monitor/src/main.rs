@@ -15,11 +15,13 @@
 //! ```
 //! Only `life.rs` changes the phase, except for Empty → Creating (`request.rs`).
 
+mod allowance;
 mod create;
 mod exec;
 mod joiner;
 mod life;
 mod output;
+mod pace;
 mod pause;
 mod peer;
 mod purge;

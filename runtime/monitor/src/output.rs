@@ -5,7 +5,8 @@
 //! unread in its own pipe. A client that reads less than [`PACE`] bytes in [`STUCK`] is
 //! disconnected, so that it blocks the log and other clients no longer. At the container's end the
 //! log gets the rest of the pipes; clients that lag miss it. A log that cannot be written (disk
-//! full) never stops the container: lost bytes are counted.
+//! full) never stops the container: lost bytes are counted. While the allowance of CPU time is
+//! overdrawn (`allowance.rs`), the server reads no output; only [`Output::close`] always reads.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,8 +22,8 @@ use cairn_monitor::terminal::read_master;
 const STUCK: Duration = Duration::from_secs(2);
 /// The capacity of a pipe.
 const PACE: usize = 64 << 10;
-/// Bytes per read.
-const CHUNK: usize = 32 << 10;
+/// Limit of bytes per read.
+pub(crate) const CHUNK: usize = 32 << 10;
 /// Limits of the last reads of each source. Only root can make a pipe larger than this.
 const LAST: usize = 1 << 20;
 const LAST_READS: usize = 1024;
@@ -160,9 +161,9 @@ impl Output {
             .retain(|c| c.waiting.is_empty() || c.since + STUCK > now);
     }
 
-    /// Reads a descriptor of `readable`. `dying` means that init has exited, so a terminal stays
-    /// closed. Returns the number of bytes; 0 if none are available.
-    pub(crate) fn read(&mut self, fd: RawFd, dying: bool) -> usize {
+    /// Reads at most `most` bytes of a descriptor of `readable`. `dying` means that init has exited,
+    /// so a terminal stays closed. Returns the number of bytes; 0 if none are available.
+    pub(crate) fn read(&mut self, fd: RawFd, dying: bool, most: usize) -> usize {
         let Some(at) = self.sources.iter().position(|s| s.fd.as_raw_fd() == fd) else {
             return 0;
         };
@@ -170,7 +171,8 @@ impl Output {
             self.chunk = vec![0; CHUNK];
         }
         let source = &mut self.sources[at];
-        let mut read = || sys::read(source.fd.as_fd(), &mut self.chunk);
+        let chunk = &mut self.chunk[..most.min(CHUNK)];
+        let mut read = || sys::read(source.fd.as_fd(), chunk);
         let read = if source.tty {
             read_master(read)
         } else {
@@ -218,7 +220,7 @@ impl Output {
         for fd in fds {
             let (mut bytes, mut reads) = (0, 0);
             while bytes < LAST && reads < LAST_READS {
-                match self.read(fd, true) {
+                match self.read(fd, true, CHUNK) {
                     0 => break,
                     n => (bytes, reads) = (bytes + n, reads + 1),
                 }

@@ -47,6 +47,7 @@ pub(crate) fn run() -> io::Result<()> {
     }
     loop {
         sys::wait_signal(&[libc::SIGCHLD])?;
+        // A stop of a traced orphan is not its end, either; the filter refuses to release it.
         while sys::reap().is_some() {}
     }
 }

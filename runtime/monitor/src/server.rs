@@ -14,7 +14,8 @@ use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::Creation;
 use crate::exec::Exec;
-use crate::output::Output;
+use crate::output::{CHUNK, Output};
+use crate::pace::Pace;
 use crate::peer::{Asker, Clients};
 use crate::purge::purge;
 use crate::streams::{Attached, Streams};
@@ -29,6 +30,7 @@ pub(crate) struct Server {
     pub(crate) phase: Phase,
     pub(crate) clients: Clients,
     pub(crate) streams: Streams,
+    pace: Pace,
     pub(crate) execs: Vec<Exec>,
     pub(crate) next_session: u32,
     /// Groups of ended execs with running background children.
@@ -48,7 +50,7 @@ pub(crate) struct Server {
     pub(crate) started: bool,
     pub(crate) signals: OwnedFd,
     /// Children reaped before their role was known: init can die before its pid is reported.
-    pub(crate) strays: Vec<(i32, Status)>,
+    pub(crate) strays: Vec<i32>,
     /// Init's status, its end time, and the deadline for draining its output.
     pub(crate) ended: Option<(Status, u64, Instant)>,
     pub(crate) exit: Option<Exit>,
@@ -84,6 +86,7 @@ impl Server {
             phase: Phase::Empty,
             clients: Clients::listen()?,
             streams: Streams::new(output),
+            pace: Pace::new(),
             execs: Vec::new(),
             next_session: 1,
             leftovers: Vec::new(),
@@ -136,8 +139,10 @@ impl Server {
             tokens.push(token);
         };
         // Output before SIGCHLD, so that output of a process is read before its end is known.
-        for fd in self.streams.output.readable() {
-            add(fd, libc::POLLIN, Token::Read(fd));
+        if self.pace.paused_until().is_none() {
+            for fd in self.streams.output.readable() {
+                add(fd, libc::POLLIN, Token::Read(fd));
+            }
         }
         for fd in self.streams.output.writable() {
             add(fd, libc::POLLOUT, Token::Write(fd));
@@ -175,6 +180,7 @@ impl Server {
         match execs
             .chain(drain)
             .chain(self.streams.output.deadline())
+            .chain(self.pace.paused_until())
             .min()
         {
             None => -1,
@@ -189,9 +195,16 @@ impl Server {
     fn handle(&mut self, token: Token, events: i16) {
         match token {
             Token::Read(fd) => {
-                self.streams.output.read(fd, self.ended.is_some());
+                if self.pace.paused_until().is_none() {
+                    let most = self.pace.chunk(CHUNK);
+                    self.streams.output.read(fd, self.ended.is_some(), most);
+                }
+                return self.pace.charge(&self.cgroups);
             }
-            Token::Write(fd) => self.streams.output.write(fd),
+            Token::Write(fd) => {
+                self.streams.output.write(fd);
+                return self.pace.charge(&self.cgroups);
+            }
             Token::Report => self.check_creation(None),
             Token::Status => self.check_start(),
             Token::Exec(session) => self.check_exec(session),
@@ -209,6 +222,7 @@ impl Server {
                 }
             }
         }
+        self.pace.skip();
     }
 
     fn hello(&self) -> Event {

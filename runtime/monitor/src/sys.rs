@@ -2,6 +2,7 @@
 //! execve. `rustix` makes most; `raw` has the rest and all `unsafe`. The daemon uses none of them.
 
 mod raw;
+mod wait;
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -10,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -17,9 +19,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
-};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 use rustix::pty::OpenptFlags;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, ThreadNameSpaceType, Uid,
@@ -31,41 +31,11 @@ pub use raw::{
     fork_sibling, leave_terminal, load_filter, own_session_keyring, poll, poll_one,
     set_io_priority, set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,
 };
-
-/// Exit status of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
-    /// Exit code, or 128 + signal.
-    pub code: i32,
-    pub signal: i32,
-}
+pub use wait::{Reaped, Status, is_child, reap, reap_child};
 
 fn pid(number: i32) -> io::Result<Pid> {
     let positive = Some(number).filter(|n| *n > 0);
     Ok(positive.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
-}
-
-fn ended(status: WaitStatus) -> Status {
-    let signal = status.terminating_signal().unwrap_or(0);
-    let code = status.exit_status().unwrap_or(128 + signal);
-    Status { code, signal }
-}
-
-/// Reaps one ended child, if there is one.
-pub fn reap() -> Option<(i32, Status)> {
-    let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
-    Some((pid.as_raw_nonzero().get(), ended(status)))
-}
-
-pub fn reap_child(child: i32) -> io::Result<Status> {
-    let reaped = rustix::process::waitpid(Some(pid(child)?), WaitOptions::empty())?;
-    Ok(ended(reaped.ok_or(Errno::CHILD)?.1))
-}
-
-/// Whether this process has this child, alive or not yet reaped.
-pub fn is_child(child: i32) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    pid(child).is_ok_and(|pid| rustix::process::waitid(WaitId::Pid(pid), options).is_ok())
 }
 
 pub fn pidfd_open(process: i32) -> io::Result<OwnedFd> {
@@ -80,6 +50,12 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
         pidfd,
         raw::signal(signal)?,
     )?)
+}
+
+/// The CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// An unpredictable number.

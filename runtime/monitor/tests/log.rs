@@ -59,6 +59,35 @@ fn lines_are_full_records_and_an_empty_line_is_one_too() {
 }
 
 #[test]
+fn runs_of_empty_lines_of_every_length_are_as_many_records() {
+    let batch = (32 << 10) / 41;
+    for lines in [1, 2, batch, batch + 1, batch + 2, 2 * batch + 1, 10_000] {
+        let run = [b"a\n".to_vec(), bytes(b'\n', lines), b"b\n\n".to_vec()].concat();
+        let found = encode(MAX, &[&run]);
+        let full = |content: &[u8]| ('F', content.to_vec());
+        assert_eq!(found.len(), lines + 3);
+        assert_eq!((&found[0], &found[lines + 1]), (&full(b"a"), &full(b"b")));
+        assert!(found[1..=lines].iter().all(|record| *record == full(b"")));
+        assert_eq!(found[lines + 2], full(b""));
+    }
+    // A run ends an unfinished line first, and has the stream of its read.
+    let mut encoder = Encoder::new(MAX);
+    let mut out = Vec::new();
+    let mut sink = |r: &[u8]| out.extend_from_slice(r);
+    encoder.push(Stream::Stderr, b"err", NOW, &mut sink);
+    encoder.push(Stream::Stdout, b"out", NOW, &mut sink);
+    encoder.push(Stream::Stderr, &bytes(b'\n', 5000), NOW, &mut sink);
+    let found = records(&out);
+    assert_eq!(found.len(), 5000);
+    assert_eq!(found[0].2, b"err");
+    assert!(
+        found[1..]
+            .iter()
+            .all(|(s, _, c)| s == "stderr" && c.is_empty())
+    );
+}
+
+#[test]
 fn what_has_no_newline_at_the_end_is_partial() {
     assert_eq!(
         encode(MAX, &[b"a\nrest"]),

@@ -34,6 +34,7 @@ fn check(ret: impl Into<c_long>) -> io::Result<c_long> {
 /// Calls that take only numbers: whatever their values, the kernel touches none of our memory.
 enum Plain {
     CloseRange { first: u32, last: u32, flags: u32 },
+    Detach { pid: i32, signal: i32 },
     DupTo { from: RawFd, to: RawFd },
     IoPriority(u32),
     JoinNewSessionKeyring,
@@ -45,25 +46,33 @@ impl Plain {
     fn call(&self) -> io::Result<c_long> {
         const WHO_PROCESS: c_long = 1;
         const JOIN_SESSION_KEYRING: c_long = 1;
-        let [call, first, second, third] = match *self {
+        let [call, first, second, third, fourth] = match *self {
             Plain::CloseRange { first, last, flags } => [
                 libc::SYS_close_range,
                 first.into(),
                 last.into(),
                 flags.into(),
+                0,
             ],
-            Plain::DupTo { from, to } => [libc::SYS_dup3, from.into(), to.into(), 0],
-            Plain::IoPriority(value) => [libc::SYS_ioprio_set, WHO_PROCESS, 0, value.into()],
+            Plain::Detach { pid, signal } => [
+                libc::SYS_ptrace,
+                libc::PTRACE_DETACH.into(),
+                pid.into(),
+                0,
+                signal.into(),
+            ],
+            Plain::DupTo { from, to } => [libc::SYS_dup3, from.into(), to.into(), 0, 0],
+            Plain::IoPriority(value) => [libc::SYS_ioprio_set, WHO_PROCESS, 0, value.into(), 0],
             // Without a name, so that no other process can join this keyring.
-            Plain::JoinNewSessionKeyring => [libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0, 0],
+            Plain::JoinNewSessionKeyring => [libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0, 0, 0],
             Plain::LeaveTerminal(fd) => {
                 let request = libc::TIOCNOTTY as c_long;
-                [libc::SYS_ioctl, fd.into(), request, 0]
+                [libc::SYS_ioctl, fd.into(), request, 0, 0]
             }
-            Plain::Unshare(flags) => [libc::SYS_unshare, flags.into(), 0, 0],
+            Plain::Unshare(flags) => [libc::SYS_unshare, flags.into(), 0, 0, 0],
         };
         // SAFETY: none of these calls takes an address, or it is null; none unshares descriptors.
-        check(unsafe { libc::syscall(call, first, second, third) })
+        check(unsafe { libc::syscall(call, first, second, third, fourth) })
     }
 }
 
@@ -119,6 +128,11 @@ fn side(pid: c_long) -> io::Result<Fork> {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes no pointer and does not return.
     unsafe { libc::_exit(code) }
+}
+
+/// Lets a stopped child of this tracer run on, untraced and with this signal.
+pub(super) fn detach(pid: i32, signal: i32) -> io::Result<()> {
+    Plain::Detach { pid, signal }.call().map(drop)
 }
 
 /// A signal by its number, including real-time ones.
@@ -421,4 +435,30 @@ pub fn execve(path: &CStr, argv: &ExecVector, env: &ExecVector) -> io::Error {
     // SAFETY: both arrays end with null and point to C strings that their owners keep alive.
     unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), env.pointers.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// Children of tests.
+#[cfg(test)]
+pub(super) mod children {
+    use super::{check, exit_now};
+
+    /// Forks a test with its threads. `run` makes only system calls: other threads may own locks.
+    pub(in crate::sys) fn fork(run: fn()) -> i32 {
+        // SAFETY: the child has a copy of everything, makes only system calls, and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                run();
+                exit_now(99)
+            }
+            pid => check(pid).unwrap() as i32,
+        }
+    }
+
+    /// Makes the parent, the thread that forked this process, its tracer.
+    pub(in crate::sys) fn trace_me() {
+        // SAFETY: this request takes no address.
+        if unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } == -1 {
+            exit_now(98);
+        }
+    }
 }
