@@ -119,6 +119,7 @@ fn create() -> Result<i32, String> {
         give_stdio(&spec, &process);
     }
     let mut plan = adjust::plan(spec, &launch.cgroups)?;
+    reports::name(&plan);
     if !process.env.iter().any(|v| v.starts_with(b"HOME=")) {
         process.env.push(place::home(&plan.rootfs, process.uid));
     }

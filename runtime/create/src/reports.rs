@@ -5,6 +5,8 @@
 //! path and cause.
 
 use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use cairn_monitor::report::{MAX, REPORT_FD, Report};
 use cairn_monitor::sys;
@@ -13,7 +15,53 @@ use tracing::metadata::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::adjust::{Origin, Plan};
 use crate::inherited;
+
+/// What libcontainer's errors call the mounts of the shell and the sources on the stage.
+static NAMES: OnceLock<Names> = OnceLock::new();
+
+#[derive(Default)]
+struct Names {
+    /// A mount's place in the shell, and its destination.
+    mounts: Vec<(String, String)>,
+    /// A source on the stage, and the one that was asked for.
+    sources: Vec<(String, String)>,
+}
+
+/// Makes libcontainer's errors name mounts and sources as they were asked for.
+pub(crate) fn name(plan: &Plan) {
+    let quoted = |path: &Path| format!("{path:?}");
+    let mounts = plan.places.iter().filter_map(|place| match &place.from {
+        Origin::Shell(at) => Some((quoted(at), place.destination.display().to_string())),
+        Origin::Tree(_) => None,
+    });
+    let sources = plan.stage.iter();
+    let sources = sources.map(|staged| (quoted(&staged.at), quoted(&staged.source)));
+    let names = Names {
+        mounts: mounts.collect(),
+        sources: sources.collect(),
+    };
+    let _ = NAMES.set(names); // the only call
+}
+
+fn named(text: String) -> String {
+    let Some(names) = NAMES.get() else {
+        return text;
+    };
+    let mut text = text;
+    for (staged, asked) in &names.sources {
+        text = text.replace(staged, asked);
+    }
+    for (at, destination) in &names.mounts {
+        let place = format!("destination: {at},");
+        if text.contains(&place) {
+            let text = text.replace(&place, &format!("destination: {destination:?},"));
+            return format!("mount {destination}: {text}");
+        }
+    }
+    text
+}
 
 /// Whether descriptor 6 is a socket: only the monitor passes one.
 pub(crate) fn has_socket() -> bool {
@@ -70,7 +118,7 @@ impl Subscriber for Errors {
         if !line.fields.is_empty() {
             let _ = write!(text, " ({})", line.fields.trim_start_matches(", "));
         }
-        send(&Report::Error(text.replace('\n', " ")));
+        send(&Report::Error(named(text.replace('\n', " "))));
     }
 
     fn enter(&self, _: &Id) {}

@@ -94,10 +94,6 @@ impl AdjustedStart {
             if let Some((before, after)) = text.split_once(&mount) {
                 return format!("{before}mount {destination} (set by {set_by}): {after}");
             }
-            // libcontainer's words for mounts that are not binds.
-            if text.contains(&format!("destination: {destination:?},")) {
-                return format!("mount {destination} (set by {set_by}): {text}");
-            }
         }
         let exec = self
             .program
@@ -151,10 +147,6 @@ mod tests {
             ),
             ("mount /yy: gone", "mount /yy: gone"),
             ("mount /z: gone", "mount /z: gone"),
-            (
-                "failed to mount Mount { destination: \"/x\", typ: None }",
-                "mount /x (set by 30-p): failed to mount Mount { destination: \"/x\", typ: None }",
-            ),
         ] {
             assert_eq!(adjusted().name_in(text), expected);
         }
