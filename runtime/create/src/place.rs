@@ -386,7 +386,9 @@ fn stage(staged: &Staged, tree: &OwnedFd, host: &File) -> Result<(), String> {
     make_mount_point(&staged.at, tree)?;
     let at = |e: io::Error| format!("stage {}: {e}", staged.at.display());
     match mount_tree::attach(tree, &staged.at) {
-        Err(e) if staged.recursive && e.raw_os_error() == Some(libc::EINVAL) => {}
+        Err(e)
+            if staged.recursive && matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ELOOP)) => {
+        }
         attached => return attached.map_err(at),
     }
     let opened = and_return(|| {
