@@ -4,6 +4,7 @@
 //! and foreign lines are skipped. Missing events leave a gap, which is reported to readers.
 
 use super::event::{Event, SCHEMA, Subject, What};
+use cairn_monitor::own_file;
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -34,7 +35,7 @@ pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     let Some((first, path)) = list(dir)?.pop() else {
         return Ok(1);
     };
-    let mut file = File::open(path)?;
+    let mut file = own_file::open(path.as_ref())?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
@@ -83,7 +84,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     fn file(&mut self, path: &Path) -> io::Result<bool> {
-        let mut reader = BufReader::new(File::open(path)?);
+        let mut reader = BufReader::new(own_file::open(path.as_ref())?);
         let mut line = Vec::new();
         loop {
             line.clear();
