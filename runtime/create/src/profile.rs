@@ -347,9 +347,10 @@ mod tests {
             for (arch, call) in ways.into_iter().filter(|way| way.0 == x86_64 || upper == 0) {
                 for family in 0..256 {
                     let allowed = family < 64 && ![38, 40].contains(&family);
-                    let expected = match allowed {
-                        true => libc::SECCOMP_RET_ALLOW,
-                        false => errno(libc::EPERM),
+                    let expected = if allowed {
+                        libc::SECCOMP_RET_ALLOW
+                    } else {
+                        errno(libc::EPERM)
                     };
                     let given = answer(&program, arch, call, upper | family);
                     assert_eq!(given, expected, "{arch:x} {call}: {upper:x} {family}");

@@ -128,9 +128,10 @@ fn image_user<'a>(
 }
 
 fn image_gid(groups: &Groups<'_>, group: &str) -> Result<u32, SpecError> {
-    let gid = match is_number(group) {
-        true => parse_id(group),
-        false => groups.by_name(group),
+    let gid = if is_number(group) {
+        parse_id(group)
+    } else {
+        groups.by_name(group)
     };
     gid.ok_or_else(|| {
         SpecError::not_found(

@@ -35,13 +35,21 @@ pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     let Some((first, path)) = list(dir)?.pop() else {
         return Ok(1);
     };
-    let mut file = own_file::open(path.as_ref())?;
+    let mut file = match own_file::open(&path) {
+        Err(e) if is_foreign(&e) => return Ok(first.saturating_add(1)),
+        opened => opened?,
+    };
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
     file.take(TAIL).read_to_end(&mut tail)?;
     let last: Option<Number> = tail.split(|b| *b == b'\n').rev().find_map(parse);
     Ok(last.map_or(first, |last| last.seq.saturating_add(1)))
+}
+
+/// Whether the object is not a regular file.
+fn is_foreign(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
 }
 
 /// Passes on events in order, each at most once, and a loss before each gap.
@@ -75,8 +83,8 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
             match self.file(&path) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // Deleted by the writer after the listing.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                // Deleted by the writer after the listing, or not a file of ours.
+                Err(e) if is_foreign(&e) || e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => result = result.and(Err(e)),
             }
         }
@@ -84,7 +92,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     fn file(&mut self, path: &Path) -> io::Result<bool> {
-        let mut reader = BufReader::new(own_file::open(path.as_ref())?);
+        let mut reader = BufReader::new(own_file::open(path)?);
         let mut line = Vec::new();
         loop {
             line.clear();
