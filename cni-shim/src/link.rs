@@ -18,14 +18,16 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWSTATS: u16 = 92;
+const RTM_GETSTATS: u16 = 94;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
-const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_STATS_LINK_64: u16 = 1;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
@@ -47,6 +49,8 @@ pub(crate) const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 const IFINFO: usize = 16;
 const IFADDR: usize = 8;
+/// Of `struct if_stats_msg`: family and padding, index, filter.
+const IFSTATS: usize = 12;
 /// Its index in every network namespace.
 const LOOPBACK: u32 = 1;
 
@@ -58,7 +62,6 @@ pub struct Link {
     /// `bridge`, `veth`…; empty for a physical device.
     pub kind: String,
     pub up: bool,
-    pub counters: Counters,
 }
 
 /// A link's traffic since its creation.
@@ -98,9 +101,24 @@ pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, Netl
     Ok(links(&socket.ask(&request)?).next())
 }
 
-/// Every link of the socket's network namespace.
-pub(crate) fn list(socket: &mut Socket) -> Result<Vec<Link>, NetlinkError> {
-    Ok(links(&socket.dump(RTM_GETLINK, "list links", ifinfo(0, 0))?).collect())
+/// Every link of the socket's network namespace by name, with its traffic.
+///
+/// Not by RTM_GETLINK: its answers contain the alternative names, of which a link has up to 64 KiB.
+/// Such a link does not fit a dump, and the kernel ends the list before it without an error: a pod
+/// would hide its traffic.
+pub(crate) fn traffic(socket: &mut Socket) -> Result<Vec<(String, Counters)>, NetlinkError> {
+    let filter: u32 = 1 << (IFLA_STATS_LINK_64 - 1);
+    let words = [0, 0, filter].map(u32::to_ne_bytes);
+    let body = Attrs::after(words.as_flattened());
+    let replies = socket.dump(RTM_GETSTATS, "list the traffic of links", body)?;
+    let replies = replies.iter().filter(|reply| reply.kind == RTM_NEWSTATS);
+    let links = replies.filter_map(|reply| {
+        let counters = Counters::parse(reply.attribute(IFSTATS, IFLA_STATS_LINK_64)?);
+        // A link that was removed meanwhile has no name.
+        let name = rustix::net::netdevice::index_to_name(&*socket, reply.word(4)).ok()?;
+        Some((name, counters))
+    });
+    Ok(links.collect())
 }
 
 pub(crate) fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Cidr>, NetlinkError> {
@@ -234,7 +252,6 @@ fn links(replies: &[Reply]) -> impl Iterator<Item = Link> {
             for (kind, value) in reply.attributes(IFINFO) {
                 match kind {
                     IFLA_IFNAME => link.name = text(value),
-                    IFLA_STATS64 => link.counters = Counters::parse(value),
                     IFLA_LINKINFO => {
                         let kind = netlink::attribute(value, IFLA_INFO_KIND);
                         link.kind = kind.map(text).unwrap_or_default();

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Cidr;
@@ -152,7 +153,7 @@ impl Records {
                             continue;
                         };
                         tracing::error!(record = %path.display(), reason, "cannot read an attachment record; it stays in place");
-                        let addresses = addresses_in(&fs::read(&path).unwrap_or_default());
+                        let addresses = addresses_in(&bytes(&path).unwrap_or_default());
                         unreadable.insert(id.to_owned(), Unreadable { reason, addresses });
                     }
                 },
@@ -185,13 +186,31 @@ impl Records {
     }
 }
 
-fn read(path: &Path) -> Result<Record, String> {
-    let length = fs::metadata(path).map_err(|e| e.to_string())?.len();
-    if length > RECORD_MAX {
-        return Err(format!("{length} bytes are too long"));
+/// The content of a regular file of at most `RECORD_MAX` bytes; never waits.
+fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    read_regular(path, RECORD_MAX).map_err(|e| e.to_string())
+}
+
+/// Reads a regular file of at most `most` bytes, without following a link or waiting for a fifo.
+pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let how =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, how, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        let cause = "must be a regular file";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, cause));
     }
-    let record: Record = serde_json::from_slice(&fs::read(path).map_err(|e| e.to_string())?)
-        .map_err(|e| e.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let cause = format!("is longer than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, cause));
+    }
+    Ok(bytes)
+}
+
+fn read(path: &Path) -> Result<Record, String> {
+    let record: Record = serde_json::from_slice(&bytes(path)?).map_err(|e| e.to_string())?;
     if let Backend::Bridge(endpoint) = &record.backend
         && endpoint.addresses.is_empty()
     {

@@ -334,14 +334,9 @@ fn parameters_of_the_interface_are_set_once_it_exists_and_its_traffic_is_counted
 
             assert!(ping(attached.ips[0]));
             let links = cni_shim::namespaces::interfaces(&attach.netns).expect("lists");
-            let eth0 = links
-                .iter()
-                .find(|link| link.name == "eth0")
-                .expect("has eth0");
-            assert!(
-                eth0.up && eth0.counters.rx_packets > 0 && eth0.counters.tx_bytes > 0,
-                "{links:?}"
-            );
+            let eth0 = links.iter().find(|(name, _)| name == "eth0");
+            let (_, traffic) = eth0.expect("has eth0");
+            assert!(traffic.rx_packets > 0 && traffic.tx_bytes > 0, "{links:?}");
             network.detach("one").await.expect("detaches");
 
             attach.sysctls[0].1 = "many".into();

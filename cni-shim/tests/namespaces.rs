@@ -245,3 +245,31 @@ fn a_shown_network_reaches_a_container_that_mounted_the_directory_before() {
         },
     );
 }
+
+/// The kernel's list of links ends before such a link.
+#[test]
+fn a_link_with_many_alternative_names_hides_no_traffic() {
+    isolated(
+        "a_link_with_many_alternative_names_hides_no_traffic",
+        async |dir| {
+            let pinned = pin(&all(), &dir.join("p"), &helper()).expect("pins");
+            let net = pinned.net.clone().expect("is pinned");
+            let lines = dir.join("lines");
+            let names = (0..434).map(|n| {
+                let name = format!("{n}-{}", "x".repeat(120));
+                format!("link property add dev lo altname {name}\n")
+            });
+            fs::write(&lines, names.collect::<String>()).expect("written");
+            let (at, lines) = (net.display(), lines.display());
+            shell(&format!("nsenter --net={at} ip -batch {lines}"));
+            shell(&format!(
+                "nsenter --net={at} ip link add v0 type veth peer name v1"
+            ));
+            let links = cni_shim::namespaces::interfaces(&net).expect("lists");
+            let mut names: Vec<_> = links.into_iter().map(|(name, _)| name).collect();
+            names.sort();
+            assert_eq!(names, ["lo", "v0", "v1"]);
+            unpin(&dir.join("p")).expect("unpins");
+        },
+    );
+}

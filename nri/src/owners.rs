@@ -180,6 +180,13 @@ impl ContainerOwners {
         keys.insert(key.to_owned(), Owner::Cleared(plugin.clone()));
     }
 
+    /// Forgets the owner of one key.
+    pub(crate) fn release_key(&mut self, field: Field, key: &str) {
+        if let Some(keys) = self.compound.get_mut(&field) {
+            keys.remove(key);
+        }
+    }
+
     /// Adds `plugin` to those that share a simple field (NRI-504). Never a conflict.
     pub fn share(&mut self, plugin: &PluginId, field: Field) {
         let owner = self

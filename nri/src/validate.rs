@@ -187,29 +187,27 @@ impl DefaultValidator {
     /// Go; then ours: command, devices, sources of mounts, owners. The first failure decides
     /// (NRI-630).
     pub fn check(&self, request: &ValidateContainerAdjustmentRequest) -> Result<(), String> {
-        let container = request.container.as_ref();
         let wire = request.owners.clone().unwrap_or_default();
         let owners = Owners::try_from(&wire).map_err(|e| format!("owners: {e}"))?;
-        let owners = owners.container(container.map_or("", |c| c.id.as_str()));
-        if let Some(owners) = owners {
-            let hooks = owners.owner(Field::OciHooks);
-            refuse(self.reject_oci_hook_adjustment, hooks, "OCI hooks")?;
-            self.check_seccomp(request, owners)?;
-            let namespaces = keyed(owners, Field::Namespace);
-            refuse(self.reject_namespace_adjustment, namespaces, "namespaces")?;
-        }
-        self.check_required(request)?;
-        let Some(owners) = owners else {
-            return Ok(());
+        let id = request.container.as_ref().map_or("", |c| c.id.as_str());
+        let nobody = ContainerOwners::new(id);
+        let owners = owners.container(id).unwrap_or(&nobody);
+        let changes = Changes {
+            owners,
+            unowned: unowned_removals(request, owners),
         };
-        let sysctls = keyed(owners, Field::Sysctl);
-        refuse(self.reject_sysctl_adjustment, sysctls, "sysctls")?;
-        let command = owners.owner(Field::Args);
-        refuse(self.reject_args_adjustment, command, "the command")?;
-        let devices = keyed(owners, Field::Devices).chain(keyed(owners, Field::CdiDevices));
-        refuse(self.reject_device_adjustment, devices, "devices")?;
+        let hooks = self.reject_oci_hook_adjustment;
+        changes.refuse(hooks, &[Field::OciHooks], "OCI hooks")?;
+        self.check_seccomp(request, &changes)?;
+        let namespaces = self.reject_namespace_adjustment;
+        changes.refuse(namespaces, &[Field::Namespace], "namespaces")?;
+        self.check_required(request)?;
+        changes.refuse(self.reject_sysctl_adjustment, &[Field::Sysctl], "sysctls")?;
+        changes.refuse(self.reject_args_adjustment, &[Field::Args], "the command")?;
+        let devices = &[Field::Devices, Field::CdiDevices];
+        changes.refuse(self.reject_device_adjustment, devices, "devices")?;
         self.check_mounts(request, owners)?;
-        self.check_owners(owners)
+        self.check_owners(&changes)
     }
 
     fn check_mounts(
@@ -241,14 +239,12 @@ impl DefaultValidator {
         Ok(())
     }
 
-    fn check_owners(&self, owners: &ContainerOwners) -> Result<(), String> {
+    fn check_owners(&self, changes: &Changes<'_>) -> Result<(), String> {
         for (fields, allowed) in &self.allowed_owners {
             let fields: FieldMask = fields.parse().map_err(|e| format!("allowed_owners: {e}"))?;
             let may = |p: &PluginId| allowed.iter().any(|a| *a == p.name || *a == p.to_string());
             for field in fields.iter() {
-                let all = owners.owner(field).into_iter().chain(keyed(owners, field));
-                let plugins = all.flat_map(Owner::plugins);
-                let others = names(plugins.filter(|plugin| !may(plugin)));
+                let others = changes.by(field, |plugin| !may(plugin));
                 if !others.is_empty() {
                     let field = field.as_str_name();
                     return Err(format!("plugin(s) {others} may not adjust {field}"));
@@ -262,7 +258,7 @@ impl DefaultValidator {
     fn check_seccomp(
         &self,
         request: &ValidateContainerAdjustmentRequest,
-        owners: &ContainerOwners,
+        changes: &Changes<'_>,
     ) -> Result<(), String> {
         let linux = request.container.as_ref().and_then(|c| c.linux.as_ref());
         let profile = linux.and_then(|l| l.seccomp_profile.as_ref());
@@ -276,8 +272,8 @@ impl DefaultValidator {
             ),
             Some(ProfileType::Localhost) => (self.reject_custom_seccomp_adjustment, "custom"),
         };
-        let owner = owners.owner(Field::SeccompPolicy);
-        refuse(rejects, owner, &format!("the {kind} seccomp policy"))
+        let what = format!("the {kind} seccomp policy");
+        changes.refuse(rejects, &[Field::SeccompPolicy], &what)
     }
 
     /// NRI-640, NRI-641.
@@ -324,29 +320,81 @@ impl DefaultValidator {
     }
 }
 
-fn keyed(owners: &ContainerOwners, field: Field) -> impl Iterator<Item = &Owner> {
-    owners.keys(field).map(|(_, owner)| owner)
+/// The changes of one container. Removals count: `-P` is owned by P (NRI-632).
+struct Changes<'a> {
+    owners: &'a ContainerOwners,
+    /// Fields with a removal that has no owner.
+    unowned: BTreeSet<Field>,
 }
 
-/// Removals count: `-P` is owned by P (NRI-632).
-fn refuse<'a>(
-    rejects: bool,
-    owners: impl IntoIterator<Item = &'a Owner>,
-    what: &str,
-) -> Result<(), String> {
-    // A hostile answer has thousands of owners; most switches are off.
-    if !rejects {
-        return Ok(());
+impl Changes<'_> {
+    fn refuse(&self, rejects: bool, fields: &[Field], what: &str) -> Result<(), String> {
+        // A hostile answer has thousands of owners; most switches are off.
+        if !rejects {
+            return Ok(());
+        }
+        let by = fields.iter().map(|field| self.by(*field, |_| true));
+        let by: BTreeSet<String> = by.filter(|names| !names.is_empty()).collect();
+        if by.is_empty() {
+            return Ok(());
+        }
+        let by = by.into_iter().collect::<Vec<_>>().join(", ");
+        Err(format!("plugin(s) {by} may not adjust {what}"))
     }
-    let plugins: BTreeSet<&PluginId> = owners.into_iter().flat_map(Owner::plugins).collect();
-    if plugins.is_empty() {
-        Ok(())
-    } else {
-        Err(format!(
-            "plugin(s) {} may not adjust {what}",
-            names(plugins)
-        ))
+
+    /// The names of the plugins that changed a field, as far as they count.
+    fn by(&self, field: Field, counts: impl Fn(&PluginId) -> bool) -> String {
+        let keyed = self.owners.keys(field).map(|(_, owner)| owner);
+        let all = self.owners.owner(field).into_iter().chain(keyed);
+        let plugins = all.flat_map(Owner::plugins).filter(|p| counts(p));
+        let mut all = names(plugins);
+        if self.unowned.contains(&field) {
+            all.push_str(if all.is_empty() { "" } else { ", " });
+            all.push_str(UNKNOWN);
+        }
+        all
     }
+}
+
+/// Stands for a plugin that the runtime did not name.
+const UNKNOWN: &str = "(unknown)";
+
+/// The fields in which the adjustment removes a key that has no owner. cairn records one for each
+/// removal; runtimes with Go's adaptation do not for an original entry, so it counts as anyone's.
+fn unowned_removals(
+    request: &ValidateContainerAdjustmentRequest,
+    owners: &ContainerOwners,
+) -> BTreeSet<Field> {
+    let Some(adjust) = &request.adjust else {
+        return BTreeSet::new();
+    };
+    fn of<'a>(
+        field: Field,
+        keys: impl Iterator<Item = &'a str>,
+    ) -> impl Iterator<Item = (Field, &'a str)> {
+        keys.filter_map(removal).map(move |key| (field, key))
+    }
+    let annotations = adjust.annotations.keys().map(String::as_str);
+    let mounts = adjust.mounts.iter().map(|m| m.destination.as_str());
+    let env = adjust.env.iter().map(|var| var.key.as_str());
+    let mut all: Vec<_> = of(Field::Annotations, annotations)
+        .chain(of(Field::Mounts, mounts))
+        .chain(of(Field::Env, env))
+        .collect();
+    if let Some(linux) = &adjust.linux {
+        let devices = linux.devices.iter().map(|d| d.path.as_str());
+        let namespaces = linux.namespaces.iter().map(|n| n.r#type.as_str());
+        let sysctl = linux.sysctl.keys().map(String::as_str);
+        let net_devices = linux.net_devices.keys().map(String::as_str);
+        all.extend(of(Field::Devices, devices));
+        all.extend(of(Field::Namespace, namespaces));
+        all.extend(of(Field::Sysctl, sysctl));
+        all.extend(of(Field::LinuxNetDevices, net_devices));
+    }
+    let unowned = all
+        .into_iter()
+        .filter(|(field, key)| owners.owner_of(*field, key).is_none());
+    unowned.map(|(field, _)| field).collect()
 }
 
 fn names<'a>(plugins: impl IntoIterator<Item = &'a PluginId>) -> String {

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::file;
+use crate::{file, record::read_regular};
 
 pub(super) const KIND: &str = "cniCacheV1";
 const ENTRY_MAX: u64 = 8 << 20;
@@ -135,12 +135,8 @@ fn file_name(network: &str, container: &str, interface: &str) -> String {
 
 /// Ignores an entry under another file name: its fields become paths and environment variables.
 fn read(path: &Path) -> Option<Entry> {
-    let data = fs::symlink_metadata(path).ok()?;
-    // A FIFO would block.
-    if !data.is_file() || data.len() > ENTRY_MAX {
-        return None;
-    }
-    let entry: Entry = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let data = read_regular(path, ENTRY_MAX).ok()?;
+    let entry: Entry = serde_json::from_slice(&data).ok()?;
     let named = path.file_name().and_then(|name| name.to_str()) == Some(&entry.file_name());
     (entry.kind == KIND && named).then_some(entry)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::NamespaceError;
 use super::sysctl;
-use crate::link::{self, Link};
+use crate::link::{self, Counters};
 use crate::netlink::{Family, Socket};
 
 /// File systems of network namespace files: nsfs, and proc for `/proc/<pid>/ns/net`.
@@ -30,9 +30,11 @@ pub fn set_interface_sysctls(
     })?
 }
 
-/// The interfaces of a network namespace with their traffic. Blocks for some 0.1 ms.
-pub fn interfaces(netns: &Path) -> Result<Vec<Link>, NamespaceError> {
-    in_netns(netns, || Ok(link::list(&mut Socket::open(Family::Route)?)?))?
+/// The interfaces of a network namespace by name, with their traffic. Blocks for some 0.1 ms.
+pub fn interfaces(netns: &Path) -> Result<Vec<(String, Counters)>, NamespaceError> {
+    in_netns(netns, || {
+        Ok(link::traffic(&mut Socket::open(Family::Route)?)?)
+    })?
 }
 
 /// Whether a path is (still) a network namespace's file.

@@ -263,7 +263,10 @@ impl Adjusted<'_> {
                     assert_eq!(shown(&key), [entry]);
                 }
                 Some(key) => {
-                    assert!(!is_set(owner), "{field:?} {key:?} is set and removed");
+                    assert!(
+                        matches!(owner, Some(Owner::Cleared(_))),
+                        "the removal of {field:?} {key:?} is {owner:?}'s"
+                    );
                     assert!(shown(key).is_empty());
                 }
             }
@@ -356,13 +359,19 @@ fn checked(merged: &MergedCreate, plugins: &Plugins<'_>) {
         reject_unconfined_seccomp_adjustment: true,
         reject_namespace_adjustment: true,
         reject_sysctl_adjustment: true,
+        reject_device_adjustment: true,
+        allowed_owners: [("Mounts,Env".to_owned(), Vec::new())].into(),
         ..DefaultValidator::default()
     };
     let linux = merged.adjust.linux.clone().unwrap_or_default();
     let bad = merged.adjust.hooks != Some(Hooks::default())
         || linux.seccomp_policy.is_some()
         || !linux.namespaces.is_empty()
-        || !linux.sysctl.is_empty();
+        || !linux.sysctl.is_empty()
+        || !linux.devices.is_empty()
+        || !merged.adjust.cdi_devices.is_empty()
+        || !merged.adjust.mounts.is_empty()
+        || !merged.adjust.env.is_empty();
     assert_eq!(strict.check(&request).is_err(), bad);
 }
 

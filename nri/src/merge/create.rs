@@ -7,7 +7,7 @@ use proto_nri::{
 
 use super::{
     error::MergeError,
-    keyed::Claims,
+    keyed::{Claims, Freed},
     resources,
     sides::Sides,
     update::{Askers, EvictSet, MergedStop, UpdateSet},
@@ -26,6 +26,7 @@ pub struct CreateMerge {
     pristine: Container,
     reply: ContainerAdjustment,
     owners: ContainerOwners,
+    freed: Freed,
     updates: UpdateSet,
     evict: EvictSet,
 }
@@ -66,6 +67,7 @@ impl CreateMerge {
             request,
             pristine,
             reply,
+            freed: Freed::default(),
             updates: UpdateSet::default(),
             evict: EvictSet::default(),
         }
@@ -149,6 +151,7 @@ impl CreateMerge {
         Sides {
             claims: Claims {
                 owners: &mut self.owners,
+                freed: &mut self.freed,
                 plugin,
             },
             pristine: &self.pristine,

@@ -82,9 +82,14 @@ pub(super) fn both<'a, T>(request: &'a mut T, reply: &'a mut T) -> Both<'a, T> {
     Both { request, reply }
 }
 
+/// Keys of lists that plugins removed and no plugin had set: owned, and free for any later plugin
+/// (NRI-513).
+pub(super) type Freed = BTreeSet<(Field, String)>;
+
 /// The claims of one plugin on one container.
 pub(super) struct Claims<'a> {
     pub(super) owners: &'a mut ContainerOwners,
+    pub(super) freed: &'a mut Freed,
     pub(super) plugin: &'a PluginId,
 }
 
@@ -115,9 +120,8 @@ impl Claims<'_> {
 
     /// Claims the keys that the entries set, and clears those that they remove.
     ///
-    /// A key that is only removed becomes owned (`-P`) if an earlier plugin had touched it; the
-    /// removal of an original entry has no owner, so that a later plugin may add it again
-    /// (NRI-513).
+    /// Every removal is owned (`-P`), so that validators see it. The removal of an original entry
+    /// reserves nothing: a later plugin may add the key again (NRI-513).
     pub(super) fn take<T: Keyed>(&mut self, entries: Vec<T>) -> Result<Taken<T>, MergeError> {
         let mut removed = BTreeSet::new();
         let mut set = BTreeSet::new();
@@ -139,9 +143,7 @@ impl Claims<'_> {
             side.insert(key);
         }
         for key in &removed {
-            if set.contains(key) || self.owners.owner_of(T::FIELD, key).is_some() {
-                self.owners.clear_key(self.plugin, T::FIELD, key);
-            }
+            self.remove_key(T::FIELD, key);
         }
         let mut marked = BTreeSet::new();
         let mut reply = Vec::with_capacity(entries.len());
@@ -149,6 +151,9 @@ impl Claims<'_> {
             match removal(entry.key()).map(T::canonical) {
                 None => {
                     let key = T::canonical(entry.key());
+                    if self.freed.remove(&(T::FIELD, key.clone())) {
+                        self.owners.release_key(T::FIELD, &key);
+                    }
                     self.claim_key(T::FIELD, &key)?;
                     entry.set_key(key);
                     reply.push(entry);
@@ -165,6 +170,14 @@ impl Claims<'_> {
             keys: removed,
             reply,
         })
+    }
+
+    /// Clears a key of a list, and frees it unless an earlier plugin had set it.
+    fn remove_key(&mut self, field: Field, key: &str) {
+        if self.owners.owner_of(field, key).is_none() {
+            self.freed.insert((field, key.to_owned()));
+        }
+        self.owners.clear_key(self.plugin, field, key);
     }
 
     /// Claims a list, and puts it in the place of what has the same keys on both sides.

@@ -90,7 +90,7 @@ impl Sides<'_> {
         if hooks == Hooks::default() {
             return;
         }
-        let Claims { owners, plugin } = &mut self.claims;
+        let Claims { owners, plugin, .. } = &mut self.claims;
         owners.share(plugin, Field::OciHooks);
         extend_hooks(self.request.hooks.get_or_insert_default(), hooks.clone());
         extend_hooks(self.reply.hooks.get_or_insert_default(), hooks);

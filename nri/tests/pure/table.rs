@@ -23,8 +23,7 @@ struct Row {
     remove: for<'a> fn(&'a mut ContainerAdjustment, &str) -> &'a mut ContainerAdjustment,
     seen: fn(&Merged) -> Vec<(String, String)>,
     reply: fn(&Merged) -> Vec<(String, String)>,
-    /// Maps keep the marker beside the value, and record an owner for the removal of an original
-    /// entry.
+    /// Maps keep the marker beside the value, and reserve an original entry for its remover.
     map: bool,
 }
 
@@ -183,7 +182,7 @@ fn the_removal_of_an_original_reaches_later_plugins_and_the_runtime() {
         let merged = merge(vec![row.remove(row.have)]).expect("one plugin");
         row.shows(&merged, row.have, None);
         row.replies_the_removal_of(&merged, row.have);
-        row.owned(&merged, row.have, row.map.then_some("-10-a"));
+        row.owned(&merged, row.have, Some("-10-a"));
     }
 }
 
@@ -257,6 +256,21 @@ fn an_original_that_one_plugin_removed_may_be_added_anew_in_lists_but_not_in_map
         let merged = result.expect("NRI-513");
         row.replies(&merged, &[(row.have, "x")]);
         row.shows(&merged, row.have, Some("x"));
+        row.owned(&merged, row.have, Some("20-b"));
+
+        let twice = || vec![row.remove(row.have), row.remove(row.have)];
+        row.owned(&merge(twice()).expect("same"), row.have, Some("-20-b"));
+        let third = [twice(), vec![row.add(row.have, "x")]].concat();
+        let merged = merge(third).expect("NRI-513");
+        row.owned(&merged, row.have, Some("30-c"));
+
+        let removed = vec![
+            row.remove(row.have),
+            row.add(row.have, "x"),
+            row.remove(row.have),
+        ];
+        let merged = merge(removed).expect("removes what 20-b set");
+        row.owned(&merged, row.have, Some("-30-c"));
     }
 }
 

@@ -205,6 +205,69 @@ fn command_devices_sources_and_owners_can_be_limited() {
     assert!(wrong(&|v| v.allowed_mount_sources = from("srv")).contains("absolute"));
 }
 
+/// A removal of each field that has keys to remove, of entries that the container has.
+fn removals() -> Vec<(&'static str, CreateContainerResponse)> {
+    vec![
+        ("Annotations", adjust(|a| a.remove_annotation("old"))),
+        ("Mounts", adjust(|a| a.remove_mount("/old"))),
+        ("Env", adjust(|a| a.remove_env("OLD"))),
+        ("Devices", adjust(|a| a.remove_device("/dev/old"))),
+        ("Namespace", adjust(|a| a.remove_namespace("pid"))),
+        ("Sysctl", adjust(|a| a.remove_sysctl("old"))),
+        ("LinuxNetDevices", adjust(|a| a.remove_net_device("old"))),
+        ("RdtClosId", adjust(|a| a.remove_rdt())),
+    ]
+}
+
+#[test]
+fn a_removal_is_an_adjustment_of_the_plugin_that_removes() {
+    for (field, removal) in removals() {
+        let request = asked(vec![adjust(|a| a), removal]);
+        let only = |plugin: &str| DefaultValidator {
+            allowed_owners: [(field.to_owned(), vec![plugin.to_owned()])].into(),
+            ..Default::default()
+        };
+        let why = only("10-a").check(&request).unwrap_err();
+        assert!(
+            why.starts_with("plugin(s) 20-b may not adjust"),
+            "{field}: {why}"
+        );
+        assert_eq!(only("20-b").check(&request), Ok(()), "{field}");
+    }
+    let request = asked(vec![adjust(|a| a.remove_device("/dev/old"))]);
+    let no_devices = DefaultValidator {
+        reject_device_adjustment: true,
+        ..Default::default()
+    };
+    let why = no_devices.check(&request).unwrap_err();
+    assert_eq!(why, "plugin(s) 10-a may not adjust devices");
+}
+
+/// Go's adaptation records no owner for the removal of an original entry.
+#[test]
+fn a_removal_without_an_owner_is_nobodys_right() {
+    for (field, removal) in removals() {
+        let mut request = asked(vec![removal]);
+        request.owners = None;
+        let only = DefaultValidator {
+            allowed_owners: [(field.to_owned(), vec!["10-a".to_owned()])].into(),
+            ..Default::default()
+        };
+        // Of RDT also Go records the owner.
+        let refused = field != "RdtClosId";
+        assert_eq!(only.check(&request).is_err(), refused, "{field}");
+        assert_eq!(DefaultValidator::default().check(&request), Ok(()));
+    }
+    let mut request = asked(vec![adjust(|a| a.remove_sysctl("old"))]);
+    request.owners = None;
+    let no_sysctls = DefaultValidator {
+        reject_sysctl_adjustment: true,
+        ..Default::default()
+    };
+    let why = no_sysctls.check(&request).unwrap_err();
+    assert_eq!(why, "plugin(s) (unknown) may not adjust sysctls");
+}
+
 #[test]
 fn whatever_shows_a_part_of_the_host_needs_an_allowed_source() {
     let validator = DefaultValidator {

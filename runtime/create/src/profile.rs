@@ -297,4 +297,73 @@ mod tests {
         assert!(unknown_calls(&profile(Action::ScmpActAllow)).is_empty());
         assert!(unknown_calls(&profile(Action::ScmpActTrace)).is_empty());
     }
+
+    /// The action of a compiled program for a call.
+    fn answer(program: &[u8], arch: u32, call: u32, first_argument: u64) -> u32 {
+        let mut data = [0_u8; 64];
+        data[..4].copy_from_slice(&call.to_ne_bytes());
+        data[4..8].copy_from_slice(&arch.to_ne_bytes());
+        data[16..24].copy_from_slice(&first_argument.to_ne_bytes());
+        let instruction = |at: usize| {
+            let [a, b, yes, no, c, d, e, f] = program[at * 8..][..8] else {
+                unreachable!("eight bytes");
+            };
+            let k = u32::from_ne_bytes([c, d, e, f]);
+            (u32::from(u16::from_ne_bytes([a, b])), yes, no, k)
+        };
+        let (mut at, mut word) = (0, 0_u32);
+        loop {
+            let (code, yes, no, k) = instruction(at);
+            let jump = |holds: bool| usize::from(if holds { yes } else { no });
+            at += 1;
+            match (code & 0x07, code & 0xf0) {
+                (libc::BPF_LD, _) => {
+                    let bytes = data[k as usize..][..4].try_into().expect("four bytes");
+                    word = u32::from_ne_bytes(bytes);
+                }
+                (libc::BPF_ALU, libc::BPF_AND) => word &= k,
+                (libc::BPF_JMP, libc::BPF_JA) => at += k as usize,
+                (libc::BPF_JMP, libc::BPF_JEQ) => at += jump(word == k),
+                (libc::BPF_JMP, libc::BPF_JGT) => at += jump(word > k),
+                (libc::BPF_JMP, libc::BPF_JGE) => at += jump(word >= k),
+                (libc::BPF_JMP, libc::BPF_JSET) => at += jump(word & k != 0),
+                (libc::BPF_RET, _) => return k,
+                other => panic!("an instruction that libseccomp does not use: {other:?}"),
+            }
+        }
+    }
+
+    /// The default profile of an x86_64 machine, by its golden file.
+    #[test]
+    fn sockets_of_alg_and_vsock_are_refused_by_each_way_to_make_one() {
+        let text = include_str!("../../tests/golden/oci/seccomp_default.json");
+        let profile = serde_json::from_str(text).expect("a profile");
+        let program = compile(&profile).expect("compiles");
+        let (x86_64, i386) = (0xc000_003e, 0x4000_0003);
+        let errno = |number: i32| libc::SECCOMP_RET_ERRNO | number as u32;
+        let ways = [(x86_64, 41), (x86_64, 41 + (1 << 30)), (i386, 359)];
+        // The kernel ignores the upper half of the argument, which 32-bit programs lack.
+        for upper in [0, 1 << 32, u64::MAX << 32] {
+            for (arch, call) in ways.into_iter().filter(|way| way.0 == x86_64 || upper == 0) {
+                for family in 0..256 {
+                    let allowed = family < 64 && ![38, 40].contains(&family);
+                    let expected = if allowed {
+                        libc::SECCOMP_RET_ALLOW
+                    } else {
+                        errno(libc::EPERM)
+                    };
+                    let given = answer(&program, arch, call, upper | family);
+                    assert_eq!(given, expected, "{arch:x} {call}: {upper:x} {family}");
+                }
+            }
+        }
+        for function in 0..=32 {
+            let given = answer(&program, i386, 102, function);
+            assert_eq!(given, errno(libc::ENOSYS), "socketcall {function}");
+        }
+        for (call, name) in [(362, "connect"), (361, "bind"), (360, "socketpair")] {
+            let given = answer(&program, i386, call, 0);
+            assert_eq!(given, libc::SECCOMP_RET_ALLOW, "{name}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::log::Stream;
+use cairn_monitor::own_file;
 use cairn_monitor::record::{HOOKS, Launch};
 use cairn_monitor::report::{
     self, CONSOLE, MOUNTS_FD, PROGRAMS_FD, REACHED, REPORT_FD, Report, STATE, STATUS_FD,
@@ -185,7 +186,7 @@ pub(crate) fn notify(id: &str) -> io::Result<()> {
 }
 
 pub(crate) fn has_hooks(point: &str) -> bool {
-    fs::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
+    own_file::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
 }
 
 /// Starts the helper to run the hooks; it ends with them. Their failure is ignored (OCI: a failing

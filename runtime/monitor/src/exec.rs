@@ -9,13 +9,14 @@
 //! and descriptors. The monitor opens all that both need before the fork; afterwards they open
 //! nothing of the host. Both report errors over a close-on-exec pipe: end of file is success.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use cairn_monitor::cgroup::{self, Cgroups};
 use cairn_monitor::filter::Filter;
+use cairn_monitor::own_file;
 use cairn_monitor::record::SECCOMP;
 use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::sys::{self, Cpu, Fork, Status};
@@ -368,6 +369,6 @@ impl Exec {
 }
 
 fn read_filter() -> Result<Filter, String> {
-    let bytes = fs::read(SECCOMP).map_err(|e| format!("read the seccomp filter: {e}"))?;
+    let bytes = own_file::read(SECCOMP).map_err(|e| format!("read the seccomp filter: {e}"))?;
     Filter::decode(&bytes).map_err(|e| e.to_string())
 }

@@ -13,6 +13,7 @@ pub mod from_spec;
 pub mod log;
 pub mod log_path;
 pub mod mount_tree;
+pub mod own_file;
 pub mod process;
 pub mod record;
 pub mod report;

@@ -36,6 +36,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use cairn_monitor::cgroup::Cgroups;
+use cairn_monitor::own_file;
 use cairn_monitor::record::{LAUNCH, Launch};
 use cairn_monitor::report::PROGRAMS_FD;
 use cairn_monitor::sys;
@@ -65,7 +66,8 @@ fn main() -> std::process::ExitCode {
 }
 
 fn read_launch() -> io::Result<Launch> {
-    Launch::decode(&fs::read(LAUNCH)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    Launch::decode(&own_file::read(LAUNCH)?)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
 /// Changes to the container's directory: socket paths, limited to 107 bytes, stay short.

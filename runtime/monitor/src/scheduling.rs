@@ -3,9 +3,10 @@
 //! `cairn-create` writes it beside the container's spec, if there is any. Init applies it before
 //! the start signal, the monitor to every exec: both have the same priority.
 
-use std::{fs, io};
+use std::io;
 
 use crate::codec::{self, DecodeError, coded};
+use crate::own_file;
 use crate::record::SCHEDULING;
 use crate::sys::{self, Cpu};
 
@@ -41,7 +42,7 @@ coded!(Cpu {
 impl Scheduling {
     /// Reads the file in the working directory; without one, the default.
     pub fn read() -> Result<Scheduling, String> {
-        match fs::read(SCHEDULING) {
+        match own_file::read(SCHEDULING) {
             Ok(bytes) => Scheduling::decode(&bytes).map_err(|e| e.to_string()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Scheduling::default()),
             Err(e) => Err(format!("read {SCHEDULING}: {e}")),

@@ -47,6 +47,8 @@ struct Attach {
     attach_flags: u32,
 }
 
+/// All of the kernel's fields. Kernels 6.17 to 7.1 write `revision` whatever size was passed: a
+/// shorter struct lets them write behind it.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -57,7 +59,20 @@ struct Query {
     prog_ids: u64,
     prog_cnt: u32,
     pad: u32,
+    prog_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
 }
+
+const _: () = {
+    assert!(size_of::<Query>() == 64);
+    assert!(std::mem::offset_of!(Query, revision) == 56);
+    // The kernel only reads these: a prefix of its struct is enough.
+    assert!(size_of::<Load>() == 64);
+    assert!(size_of::<Attach>() == 16);
+    assert!(size_of::<GetFdById>() == 12);
+};
 
 #[repr(C)]
 #[derive(Default)]
@@ -166,7 +181,8 @@ fn bpf_of_numbers(command: libc::c_int, attr: &mut impl Numbers) -> io::Result<R
 /// Each address in `attr` must be valid, for as long and as wide as `command` uses it.
 unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<RawFd> {
     // SAFETY: `attr` is a live `repr(C)` prefix of the kernel's union of exactly the size passed;
-    // the kernel takes missing fields as zero. The caller vouches for the addresses inside.
+    // the kernel takes missing fields as zero. Only `Query` has fields that it writes, and has all
+    // of them. The caller vouches for the addresses inside.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -194,10 +194,7 @@ fn pod_stats(all: &Statistics, snapshot: &Snapshot, layers: &LayersById) -> cri:
 /// `None` for a pod in the host's network, or whose network was removed.
 fn interfaces(record: &PodRecord) -> Option<Vec<Interface>> {
     let links = namespaces::interfaces(record.namespaces.net.as_deref()?).ok()?;
-    let interface = |link: cni_shim::Link| Interface {
-        name: link.name,
-        counters: link.counters,
-    };
+    let interface = |(name, counters)| Interface { name, counters };
     Some(links.into_iter().map(interface).collect())
 }
 

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cairn_monitor::own_file;
+
 use crate::{
     host::relabel::relabel,
     oci::SelinuxFacts,
@@ -43,7 +45,7 @@ pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
         )));
     }
     // A full tmpfs has no room for a second copy.
-    if !fs::read(&to).is_ok_and(|there| there == program) {
+    if !own_file::read(&to).is_ok_and(|there| there == program) {
         fs::copy(&from, &tmp)
             .and_then(|_| fs::rename(&tmp, &to))
             .step("pause root")?;

@@ -10,6 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use cairn_monitor::own_file;
+
 use crate::{replace, store};
 
 /// The profile's name in the kernel.
@@ -119,7 +121,7 @@ fn profile_for(own_label: &str) -> String {
 fn write_if_changed(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
     store::make_private(dir, None).map_err(io::Error::other)?;
     fs::create_dir_all(dir.join("cache"))?;
-    if fs::read(file).is_ok_and(|there| there == text.as_bytes()) {
+    if own_file::read(file).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
     }
     replace::file(file, text.as_bytes())

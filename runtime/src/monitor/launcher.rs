@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_monitor::own_file;
 use cairn_monitor::record::{
     CONFIG, CTL, CgroupDir, EXIT, Exit, JOIN, Join, LAUNCH, Launch, PID, Pid,
 };
@@ -203,7 +204,7 @@ impl Launcher {
         reason = "our own state directory, which is in memory"
     )]
     pub fn recorded_cgroups(dir: &Path) -> Vec<CgroupDir> {
-        let launch = fs::read(dir.join(LAUNCH)).ok();
+        let launch = own_file::read(dir.join(LAUNCH)).ok();
         let launch = launch.and_then(|bytes| Launch::decode(&bytes).ok());
         launch.map_or_else(Vec::new, |launch| launch.cgroups)
     }
@@ -214,7 +215,7 @@ impl Launcher {
         reason = "our own state directory, which is in memory"
     )]
     pub fn recorded(dir: &Path) -> Option<Pid> {
-        Pid::from_text(&fs::read_to_string(dir.join(PID)).ok()?).ok()
+        Pid::from_text(&own_file::read_to_string(dir.join(PID)).ok()?).ok()
     }
 
     /// Returns the program that keeps a systemd scope, with `--hold`. Valid as long as this
@@ -392,7 +393,7 @@ fn was_launched(dir: &Path) -> bool {
 )]
 fn read_exit(dir: &Path) -> Result<Option<Exit>> {
     let path = dir.join(EXIT);
-    match fs::read_to_string(&path) {
+    match own_file::read_to_string(&path) {
         Ok(text) => Exit::from_text(&text).map(Some).map_err(|e| {
             MonitorError::file("read", path, io::Error::new(io::ErrorKind::InvalidData, e))
         }),

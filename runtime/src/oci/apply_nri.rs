@@ -60,8 +60,9 @@ fn linux_section(
     scheduling::io_priority(spec, asked.io_priority.as_ref())?;
     scheduling::scheduler(spec, asked.scheduler.as_ref())?;
     seccomp::apply(spec, asked.seccomp_policy.as_ref())?;
+    let of_pod = linux_of(spec).namespaces().clone().unwrap_or_default();
     linux::namespaces(spec, &asked.namespaces, context.view)?;
-    linux::sysctl(spec, &asked.sysctl)?;
+    linux::sysctl(spec, &asked.sysctl, &of_pod)?;
     linux::net_devices(spec, &asked.net_devices)?;
     scheduling::memory_policy(spec, asked.memory_policy.as_ref(), context)?;
     if let Some(resources) = &asked.resources {

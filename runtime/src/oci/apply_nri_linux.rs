@@ -228,19 +228,36 @@ fn is_joined(linux: &Linux, kind: LinuxNamespaceType, path: Option<&Path>) -> bo
     path.is_some() && list.any(|n| n.typ() == kind && n.path().as_deref() == path)
 }
 
-/// Applies all removals, then all values (NRI-702). The pod must own the sysctl's namespace.
-pub(super) fn sysctl(spec: &mut Spec, asked: &BTreeMap<String, String>) -> Result<(), SpecError> {
+/// Whether the container's namespace of this type is new or its pod's. One that a plugin joins by a
+/// path may be the node's or another pod's.
+fn is_own(spec: &Spec, kind: LinuxNamespaceType, of_pod: &[LinuxNamespace]) -> bool {
+    let linux = spec.linux().as_ref();
+    let mut all = linux
+        .and_then(|l| l.namespaces().as_ref())
+        .into_iter()
+        .flatten();
+    let found = all.find(|n| n.typ() == kind);
+    found.is_some_and(|n| n.path().is_none() || of_pod.contains(n))
+}
+
+/// Applies all removals, then all values (NRI-702). The sysctl's namespace must be new, or one of
+/// `of_pod`, which the container had before plugins changed it.
+pub(super) fn sysctl(
+    spec: &mut Spec,
+    asked: &BTreeMap<String, String>,
+    of_pod: &[LinuxNamespace],
+) -> Result<(), SpecError> {
     if asked.is_empty() {
         return Ok(());
     }
-    let host_network = !has_namespace(spec, LinuxNamespaceType::Network);
-    let host_ipc = !has_namespace(spec, LinuxNamespaceType::Ipc);
+    let foreign_network = !is_own(spec, LinuxNamespaceType::Network, of_pod);
+    let foreign_ipc = !is_own(spec, LinuxNamespaceType::Ipc, of_pod);
     let all = linux_of(spec).sysctl_mut().get_or_insert_default();
     for key in asked.keys().filter_map(|key| removal(key)) {
         all.remove(key);
     }
     for (key, value) in asked.iter().filter(|(key, _)| removal(key).is_none()) {
-        check_sysctl(key, value, host_network, host_ipc)
+        check_sysctl(key, value, foreign_network, foreign_ipc)
             .map_err(|cause| SpecError::invalid((Field::Sysctl, &**key), cause))?;
         all.insert(key.clone(), value.clone());
     }

@@ -170,12 +170,13 @@ fn sysctls(
     Ok(all)
 }
 
-/// Checks that a sysctl is namespaced, and that the pod owns its namespace.
+/// Checks that a sysctl is namespaced, and that the pod owns its namespace. The last two: that one
+/// is the host's or, by a plugin, of an unknown owner.
 pub(super) fn check_sysctl(
     name: &str,
     value: &str,
-    host_network: bool,
-    host_ipc: bool,
+    foreign_network: bool,
+    foreign_ipc: bool,
 ) -> Result<(), &'static str> {
     let word = |part: &str| {
         !part.is_empty()
@@ -194,8 +195,8 @@ pub(super) fn check_sysctl(
         || name.starts_with("kernel.msg")
         || name.starts_with("fs.mqueue.");
     match (of_ipc, name.starts_with("net.")) {
-        (true, _) if host_ipc => Err("cannot be set with the host's IPC namespace"),
-        (_, true) if host_network => Err("cannot be set with the host's network"),
+        (true, _) if foreign_ipc => Err("cannot be set in an IPC namespace that is not the pod's"),
+        (_, true) if foreign_network => Err("cannot be set in a network that is not the pod's"),
         (false, false) => Err("is not namespaced"),
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ use super::{
     error::SpecError,
     facts::{HostFacts, SeccompKind},
     seccomp_profile::{
-        AF_VSOCK, ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, PERSONALITIES,
+        ALWAYS, BY_CAPABILITY, CLONE_NAMESPACES, ENOSYS, EPERM, PERSONALITIES, SOCKET_FAMILIES,
         of_architecture,
     },
 };
@@ -152,7 +152,7 @@ pub(super) fn check(profile: &LinuxSeccomp) -> Result<(), String> {
 /// The RuntimeDefault profile for these capabilities and this `std::env::consts::ARCH`. Equal
 /// inputs give equal values, so that a compiled filter can be cached.
 pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
-    use LinuxSeccompOperator::{ScmpCmpEq, ScmpCmpMaskedEq, ScmpCmpNe};
+    use LinuxSeccompOperator::{ScmpCmpEq, ScmpCmpMaskedEq};
     let mut names: Vec<&str> = ALWAYS
         .iter()
         .flat_map(|list| list.split_whitespace())
@@ -170,17 +170,21 @@ pub fn default_profile(granted: CapMask, arch: &str) -> LinuxSeccomp {
         let same = argument(0, *value, None, ScmpCmpEq);
         rules.push(allow_with("personality", same));
     }
-    let family = argument(0, AF_VSOCK, None, ScmpCmpNe);
-    rules.push(allow_with("socket", family));
+    for (mask, result) in SOCKET_FAMILIES {
+        let family = argument(0, *mask, Some(*result), ScmpCmpMaskedEq);
+        rules.push(allow_with("socket", family));
+    }
+    // Its family is in memory. Libraries try `socket` and so on first, and this on ENOSYS. Not
+    // EPERM: libseccomp allows `socketcall` with each call that it stands for, and the action of
+    // a rule is overridden only by another one than the default.
+    rules.push(absent("socketcall"));
     if !granted.contains("SYS_ADMIN") {
         // No namespace flag may be set. s390x has the flags in the second argument.
         let index = usize::from(arch == "s390x");
         let flags = argument(index, CLONE_NAMESPACES, Some(0), ScmpCmpMaskedEq);
         rules.push(allow_with("clone", flags));
         // A filter cannot read its flags in memory; libraries fall back to clone on ENOSYS.
-        let mut clone3 = rule(&["clone3"], LinuxSeccompAction::ScmpActErrno);
-        clone3.set_errno_ret(Some(ENOSYS));
-        rules.push(clone3);
+        rules.push(absent("clone3"));
     }
     let mut profile = LinuxSeccomp::default();
     profile.set_default_action(LinuxSeccompAction::ScmpActErrno);
@@ -203,6 +207,13 @@ fn architectures(arch: &str) -> Vec<Arch> {
 
 fn allow(names: &[&str]) -> LinuxSyscall {
     rule(names, LinuxSeccompAction::ScmpActAllow)
+}
+
+/// Refuses a call as a kernel that lacks it.
+fn absent(name: &str) -> LinuxSyscall {
+    let mut rule = rule(&[name], LinuxSeccompAction::ScmpActErrno);
+    rule.set_errno_ret(Some(ENOSYS));
+    rule
 }
 
 fn rule(names: &[&str], action: LinuxSeccompAction) -> LinuxSyscall {

@@ -4,6 +4,12 @@
 //! The rules are those that container runtimes share: a call that the kernel guards by a capability
 //! requires that capability; calls that escape, spy or reconfigure the kernel are left out. A name
 //! unknown to the kernel or to libseccomp is skipped when the filter is compiled.
+//!
+//! Compared on 2026-11-28 with containerd (contrib/seccomp, 301026e5 of 2026-08-22) and moby
+//! (moby/profiles, cd3bed80 of 2026-06-30). Both refuse AF_ALG and AF_VSOCK in `socket`. Stricter
+//! than both: `socket` ignores the upper half of its argument, as the kernel does, and `socketcall`
+//! is refused. moby refused `socketcall` from 2026-04 to 2026-05, and took that back because 32-bit
+//! programs of Go and of old C libraries have no other way to a socket.
 
 /// Files and directories by name or descriptor.
 const FILES: &str = "access chdir chmod chown chown32 close close_range copy_file_range creat dup dup2 \
@@ -51,10 +57,9 @@ const TIME: &str = "adjtimex alarm clock_adjtime clock_adjtime64 clock_getres cl
     timer_settime timer_settime64 timerfd_create timerfd_gettime timerfd_gettime64 timerfd_settime \
     timerfd_settime64";
 
-/// Sockets; `socket` has a rule of its own.
+/// Sockets; `socket` and `socketcall` have rules of their own.
 const SOCKETS: &str = "accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom \
-    recvmmsg recvmmsg_time64 recvmsg send sendmmsg sendmsg sendto setsockopt shutdown socketcall \
-    socketpair";
+    recvmmsg recvmmsg_time64 recvmsg send sendmmsg sendmsg sendto setsockopt shutdown socketpair";
 
 const IPC: &str = "ipc mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedreceive_time64 mq_timedsend \
     mq_timedsend_time64 mq_unlink msgctl msgget msgrcv msgsnd semctl semget semop semtimedop \
@@ -118,8 +123,21 @@ pub(super) fn of_architecture(arch: &str) -> &'static str {
 /// Values of `personality`: Linux, Linux32, with or without UNAME26, and the query (all ones).
 pub(super) const PERSONALITIES: &[u64] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// The only family that `socket` refuses: it reaches the hypervisor from any network namespace.
-pub(super) const AF_VSOCK: u64 = 40;
+/// The families that `socket` allows, as masks with their results: all below 64 except AF_ALG (38),
+/// the kernel's own cryptography (CVE-2026-31431), and AF_VSOCK (40), which reaches the hypervisor
+/// from any network namespace.
+///
+/// Masks, because the kernel uses only the lower 32 bits: 38 + 2^32 is AF_ALG too, and a comparison
+/// with 40 would let it through. A rule compares an argument once, so each has one mask.
+pub(super) const SOCKET_FAMILIES: &[(u64, u64)] = &[
+    (0xffff_ffc1, 0b00_0001),
+    (0xffff_ffd0, 0b01_0000),
+    (0xffff_ffe0, 0b00_0000),
+    (0xffff_ffcc, 0b00_0000),
+    (0xffff_ffcc, 0b00_1100),
+    (0xffff_ffc6, 0b00_0100),
+    (0xffff_ffc6, 0b00_0010),
+];
 
 /// The flags by which `clone` makes namespaces: mount, cgroup, UTS, IPC, user, PID, network.
 pub(super) const CLONE_NAMESPACES: u64 = 0x7e02_0000;

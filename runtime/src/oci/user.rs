@@ -112,30 +112,42 @@ fn image_user<'a>(
     if who.is_empty() {
         return Ok((0, passwd.by_uid(0)));
     }
-    if let Some(entry) = passwd.by_name(who) {
-        return Ok((entry.uid, Some(entry)));
-    }
-    let uid = who.parse::<u32>().ok().filter(|uid| *uid != u32::MAX);
-    let uid = uid.ok_or_else(|| {
+    let unknown = || {
         SpecError::not_found(
             "image user",
             format!("{who:?} is not in the image's /etc/passwd"),
         )
-    })?;
-    Ok((uid, passwd.by_uid(uid)))
+    };
+    // A number is an id, also where an entry has it as its name: that entry may be root's.
+    if is_number(who) {
+        let uid = parse_id(who).ok_or_else(unknown)?;
+        return Ok((uid, passwd.by_uid(uid)));
+    }
+    let entry = passwd.by_name(who).ok_or_else(unknown)?;
+    Ok((entry.uid, Some(entry)))
 }
 
 fn image_gid(groups: &Groups<'_>, group: &str) -> Result<u32, SpecError> {
-    if let Some(gid) = groups.by_name(group) {
-        return Ok(gid);
-    }
-    let gid = group.parse::<u32>().ok().filter(|gid| *gid != u32::MAX);
+    let gid = if is_number(group) {
+        parse_id(group)
+    } else {
+        groups.by_name(group)
+    };
     gid.ok_or_else(|| {
         SpecError::not_found(
             "image user",
             format!("group {group:?} is not in the image's /etc/group"),
         )
     })
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<i128>().is_ok()
+}
+
+/// The highest value means "no change" to the kernel and is invalid.
+fn parse_id(text: &str) -> Option<u32> {
+    text.parse::<u32>().ok().filter(|id| *id != u32::MAX)
 }
 
 /// The highest value means "no change" to the kernel and is invalid.
@@ -174,8 +186,8 @@ impl<'a> Passwd<'a> {
         self.0.lines().filter_map(|line| {
             let mut fields = line.split(':');
             let name = fields.next()?;
-            let uid = fields.nth(1)?.parse().ok()?;
-            let gid = fields.next()?.parse().ok()?;
+            let uid = parse_id(fields.nth(1)?)?;
+            let gid = parse_id(fields.next()?)?;
             let home = fields.nth(1).unwrap_or_default();
             Some(PasswdEntry {
                 name,
@@ -203,7 +215,7 @@ impl<'a> Groups<'a> {
         self.0.lines().filter_map(|line| {
             let mut fields = line.split(':');
             let name = fields.next()?;
-            let gid = fields.nth(1)?.parse().ok()?;
+            let gid = parse_id(fields.nth(1)?)?;
             Some((name, gid, fields.next().unwrap_or_default()))
         })
     }
@@ -317,6 +329,53 @@ mod tests {
         assert_eq!(ids(&request), (4242, 0, vec![0]));
         request.image_user = "4242:4343";
         assert_eq!(ids(&request).1, 4343);
+    }
+
+    #[test]
+    fn a_number_is_an_id_and_never_a_name() {
+        let mut request = UserRequest {
+            image_user: "1000",
+            passwd: Some("1000:x:0:0::/root:/bin/sh\nweb:x:1000:1001::/srv:/bin/sh\n"),
+            group: Some("60000:x:0:\nstaff:x:60000:\n"),
+            ..UserRequest::default()
+        };
+        assert_eq!(ids(&request), (1000, 1001, vec![1001]));
+        assert_eq!(
+            resolve(&request).expect("valid").name.as_deref(),
+            Some("web")
+        );
+        request.image_user = "web:60000";
+        assert_eq!(ids(&request).1, 60000);
+        request.image_user = "4242";
+        assert_eq!(ids(&request), (4242, 0, vec![0]));
+    }
+
+    #[test]
+    fn entries_with_an_invalid_id_are_skipped() {
+        for line in [
+            "m:x:4294967295:1::/:",
+            "m:x:1:4294967295::/:",
+            "m:x:-1:1::/:",
+        ] {
+            let request = UserRequest {
+                image_user: "m",
+                passwd: Some(line),
+                ..UserRequest::default()
+            };
+            assert!(resolve(&request).is_err(), "{line}");
+        }
+        let request = UserRequest {
+            image_user: "web:most",
+            group: Some("most:x:4294967295:web\nextra:x:50000:web\n"),
+            passwd: Some(PASSWD),
+            ..UserRequest::default()
+        };
+        assert!(resolve(&request).is_err());
+        let request = UserRequest {
+            image_user: "web",
+            ..request
+        };
+        assert_eq!(ids(&request).2, [1000, 50000]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ struct Envelope {
     reason = "at the start, before anybody is served"
 )]
 fn outline(found: &Unreadable) -> Outline {
-    let bytes = std::fs::read(&found.path).unwrap_or_default();
+    let bytes = cairn_monitor::own_file::read(&found.path).unwrap_or_default();
     serde_json::from_slice::<Envelope>(&bytes).map_or_else(|_| Outline::default(), |all| all.record)
 }
 

@@ -15,8 +15,9 @@
 //! | any, unreadable | anything | held unchanged (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
+use cairn_monitor::own_file;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
@@ -125,7 +126,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
     reason = "at the start, before anybody is served"
 )]
 fn rebooted(node: &Node) -> bool {
-    fs::read_to_string(node.dirs.boot_id()).is_ok_and(|was| was != node.boot_id)
+    own_file::read_to_string(node.dirs.boot_id()).is_ok_and(|was| was != node.boot_id)
 }
 
 /// Written last, so that a repeated recovery sees the reboot. Serving goes on if the disk fails.
@@ -136,7 +137,7 @@ fn rebooted(node: &Node) -> bool {
 async fn remember_boot(node: &Node) {
     let unsynced = &node.unsynced;
     let (path, id) = (node.dirs.boot_id(), node.boot_id.as_bytes());
-    let known = fs::read(&path).is_ok_and(|was| was == id);
+    let known = own_file::read(&path).is_ok_and(|was| was == id);
     let written = if known {
         Ok(())
     } else {

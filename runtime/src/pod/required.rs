@@ -2,7 +2,9 @@
 //! start logs that, until the configuration has a table for the plugin. Without a record nothing is
 //! logged.
 
-use std::{collections::BTreeSet, fs, io, path::Path};
+use std::{collections::BTreeSet, io, path::Path};
+
+use cairn_monitor::own_file;
 
 use crate::{config::Nri, store::Unsynced};
 
@@ -12,7 +14,7 @@ use crate::{config::Nri, store::Unsynced};
     reason = "at the start, before anybody is served"
 )]
 pub(super) fn compare_with_last_start(path: &Path, nri: &Nri, unsynced: &Unsynced) {
-    let text = match fs::read_to_string(path) {
+    let text = match own_file::read_to_string(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(path = %path.display(), %error, "NRI: cannot read which plugins were required");
             return;

@@ -3,6 +3,7 @@
 
 use std::{fs, io, path::PathBuf};
 
+use cairn_monitor::own_file;
 use nri::owners::{ContainerOwners, Owners};
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
@@ -82,7 +83,7 @@ impl SpecStore {
     #[expect(clippy::disallowed_methods, reason = "called by blocking()")]
     pub fn read_blocking(&self, id: &str) -> Result<Specs> {
         let what = format!("container {id}: read its spec");
-        let bytes = fs::read(self.path(id)).step(&what)?;
+        let bytes = own_file::read(self.path(id)).step(&what)?;
         let specs: Specs = serde_json::from_slice(&bytes).step(&what)?;
         match specs.schema {
             SCHEMA => Ok(specs),
@@ -97,6 +98,8 @@ impl SpecStore {
     pub async fn write(&self, id: &str, specs: &Specs) -> Result<()> {
         let (path, unsynced) = (self.path(id), self.unsynced.clone());
         let bytes = serde_json::to_vec(specs).step(&format!("container {id}: encode its spec"))?;
+        let length = own_file::check_length(bytes.len() as u64);
+        length.step(&format!("container {id}: write its spec"))?;
         blocking(move || {
             crate::fault::point("store.spec")?;
             unsynced.replace(&path, &bytes)

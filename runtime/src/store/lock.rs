@@ -9,7 +9,12 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
+use cairn_monitor::own_file;
+
 use super::{dirs::make_dir, error::Error};
+
+/// More bytes than a pid has.
+const PID: u64 = 32;
 
 /// The lock of a directory; it ends with the process.
 #[derive(Debug)]
@@ -31,11 +36,12 @@ impl Lock {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path)
             .map_err(Error::io("open", &path))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
+            let _ = (&file).take(PID).read_to_string(&mut pid);
             return Err(Error::Locked {
                 path: dir.to_owned(),
                 pid: pid.trim().to_owned(),
@@ -57,10 +63,10 @@ impl Lock {
 
     /// The pid that holds `<dir>/lock`, if any.
     pub fn holder(dir: &Path) -> Option<u32> {
-        let mut file = File::open(dir.join("lock")).ok()?;
+        let file = own_file::open(&dir.join("lock")).ok()?;
         flock(&file, FlockOperation::NonBlockingLockShared).err()?;
         let mut pid = String::new();
-        file.read_to_string(&mut pid).ok()?;
+        file.take(PID).read_to_string(&mut pid).ok()?;
         pid.trim().parse().ok()
     }
 }

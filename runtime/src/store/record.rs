@@ -1,6 +1,7 @@
 //! Records on disk: one JSON file per object, so that damage stays with one object (CRI-818).
 //!
-//! Unreadable files, and those of a newer schema, stay in place for the program that wrote them.
+//! Unreadable files (which include objects other than regular files, and files longer than
+//! [`own_file::MAX`]), and those of a newer schema, stay in place for the program that wrote them.
 
 use std::{
     fs, io,
@@ -8,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cairn_monitor::own_file;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -141,7 +143,9 @@ impl<R: Record> Store<R> {
             id: record.id().to_owned(),
             message: error.to_string(),
         })?;
-        self.unsynced.replace(&self.path(record.id()), &bytes)
+        let path = self.path(record.id());
+        own_file::check_length(bytes.len() as u64).map_err(Error::io("write", &path))?;
+        self.unsynced.replace(&path, &bytes)
     }
 
     /// Removes a record; a missing one is fine.
@@ -155,11 +159,11 @@ impl<R: Record> Store<R> {
 
 /// Empty, or zeros, which file systems show for unwritten blocks.
 fn is_blank(path: &Path) -> bool {
-    fs::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+    own_file::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0))
 }
 
 fn read_record<R: Record>(path: &Path) -> Result<R, String> {
-    parse_record(&fs::read(path).map_err(|error| error.to_string())?)
+    parse_record(&own_file::read(path).map_err(|error| error.to_string())?)
 }
 
 /// Parses the bytes of a record's file.
@@ -246,6 +250,34 @@ mod tests {
         );
         assert!(unreadable.iter().all(|found| found.path.exists()));
         assert!(!dir.path().join("half.tmp").exists());
+    }
+
+    #[test]
+    fn objects_that_are_no_files_and_endless_ones_are_unreadable_records() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::<Stone>::open(dir.path().to_owned(), Unsynced::default()).expect("open");
+        store.save(&stone("good", 1)).expect("save");
+        std::os::unix::fs::symlink("/dev/zero", store.path("zero")).expect("linked");
+        std::os::unix::fs::symlink(store.path("good"), store.path("link")).expect("linked");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, store.path("fifo"), fifo, mode, 0).expect("made");
+        fs::create_dir(store.path("dir")).expect("made");
+        let long = fs::File::create(store.path("long")).expect("made");
+        long.set_len(own_file::MAX + 1).expect("sparse");
+        for rebooted in [false, true] {
+            let (records, mut unreadable) = store.load(rebooted).expect("load");
+            assert_eq!(records, [stone("good", 1)]);
+            unreadable.sort_by(|a, b| a.id.cmp(&b.id));
+            let found = unreadable
+                .iter()
+                .map(|u| (u.id.as_str(), u.reason.as_str()));
+            let regular = "must be a regular file";
+            let all = ["dir", "fifo", "link"].map(|id| (id, regular));
+            let mut all = all.to_vec();
+            all.extend([("long", "is longer than 64 MiB"), ("zero", regular)]);
+            assert_eq!(found.collect::<Vec<_>>(), all);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! and foreign lines are skipped. Missing events leave a gap, which is reported to readers.
 
 use super::event::{Event, SCHEMA, Subject, What};
+use cairn_monitor::own_file;
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -34,13 +35,21 @@ pub(super) fn next_seq(dir: &Path) -> io::Result<u64> {
     let Some((first, path)) = list(dir)?.pop() else {
         return Ok(1);
     };
-    let mut file = File::open(path)?;
+    let mut file = match own_file::open(&path) {
+        Err(e) if is_foreign(&e) => return Ok(first.saturating_add(1)),
+        opened => opened?,
+    };
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
     file.take(TAIL).read_to_end(&mut tail)?;
     let last: Option<Number> = tail.split(|b| *b == b'\n').rev().find_map(parse);
     Ok(last.map_or(first, |last| last.seq.saturating_add(1)))
+}
+
+/// Whether the object is not a regular file.
+fn is_foreign(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
 }
 
 /// Passes on events in order, each at most once, and a loss before each gap.
@@ -74,8 +83,8 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
             match self.file(&path) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // Deleted by the writer after the listing.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                // Deleted by the writer after the listing, or not a file of ours.
+                Err(e) if is_foreign(&e) || e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => result = result.and(Err(e)),
             }
         }
@@ -83,7 +92,7 @@ impl<F: FnMut(Event) -> bool> Reader<F> {
     }
 
     fn file(&mut self, path: &Path) -> io::Result<bool> {
-        let mut reader = BufReader::new(File::open(path)?);
+        let mut reader = BufReader::new(own_file::open(path)?);
         let mut line = Vec::new();
         loop {
             line.clear();

@@ -153,6 +153,68 @@ async fn a_user_of_the_host_enters_nothing_of_images_roots_and_pods() {
     mapped.end().await;
 }
 
+/// Prints the errno of `socket` for each family, and of the 32-bit `socketcall`.
+#[cfg(target_arch = "x86_64")]
+const SOCKETS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int of_32_bits(long number, long first, long second) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(first), "c"(second), "d"(0L), "S"(0L), "D"(0L)
+                     : "memory", "r8", "r9", "r10", "r11");
+    return (int)result;
+}
+static long of_64_bits(long family) { return syscall(SYS_socket, family, 1, 0) < 0 ? -errno : 0; }
+int main(void) {
+    int *arguments = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    arguments[0] = 40, arguments[1] = 1, arguments[2] = 0;
+    printf("unix=%ld alg=%ld vsock=%ld ", of_64_bits(1), of_64_bits(38), of_64_bits(40));
+    printf("upper_alg=%ld upper_vsock=%ld ", of_64_bits((1L << 32) + 38), of_64_bits((1L << 32) + 40));
+    printf("alg32=%d socketcall=%d", of_32_bits(359, 38, 5), of_32_bits(102, 1, (long)arguments));
+    return 0;
+}
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn alg_and_vsock_are_refused_by_each_call_that_makes_a_socket() {
+    let daemon = Daemon::start().await;
+    let (source, program) = (daemon.path("sockets.c"), daemon.path("sockets"));
+    std::fs::write(&source, SOCKETS).expect("written");
+    let compiled = std::process::Command::new("gcc")
+        .args(["-O1", "-static", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(compiled.expect("gcc runs").success());
+    let pod = daemon.cri().pod("sockets").await;
+    let mut config = pod.cri.container_config("c", &["sleep", "1000"]);
+    security(&mut config).seccomp = Some(cri::SecurityProfile {
+        profile_type: cri::security_profile::ProfileType::RuntimeDefault.into(),
+        localhost_ref: String::new(),
+    });
+    config.mounts = vec![cri::Mount {
+        host_path: program.display().to_string(),
+        container_path: "/sockets".into(),
+        readonly: true,
+        ..Default::default()
+    }];
+    let container = pod.started(config).await;
+    let printed = container.exec(&["/sockets"]).await;
+    let (unix, rest) = printed.split_once(' ').expect("words");
+    assert_eq!(unix, "unix=0");
+    // A kernel without 32-bit programs ends this one by a signal, and prints nothing.
+    let expected = "alg=-1 vsock=-1 upper_alg=-1 upper_vsock=-1 alg32=-1 socketcall=-38";
+    assert_eq!(
+        rest, expected,
+        "EPERM, and ENOSYS where libraries try another call"
+    );
+    pod.end().await;
+}
+
 #[tokio::test]
 async fn a_system_call_newer_than_the_seccomp_profile_answers_enosys() {
     let daemon = Daemon::start().await;

@@ -347,6 +347,7 @@ pub fn set_scheduler(pid: i32, cpu: &Cpu) -> io::Result<()> {
         deadline: u64,
         period: u64,
     }
+    const { assert!(size_of::<Attributes>() == 48) };
     let attributes = Attributes {
         size: std::mem::size_of::<Attributes>() as u32,
         policy: cpu.policy,

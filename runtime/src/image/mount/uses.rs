@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_monitor::own_file;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
@@ -130,10 +131,19 @@ pub(crate) fn find_uses(store: &Store, containers: &Path, volumes: &Path) -> Res
         uses.extend(children(&pod)?);
     }
     for dir in uses {
-        let Ok(json) = fs::read(dir.join("use.json")) else {
-            continue;
+        let found = match own_file::read(dir.join("use.json")) {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                continue;
+            }
+            Err(e) => Err(e),
+            Ok(json) => serde_json::from_slice::<Use>(&json).map_err(io::Error::from),
         };
-        match serde_json::from_slice::<Use>(&json) {
+        match found {
             Ok(found) if found.schema == SCHEMA => store.add_use(&dir, &found.layers),
             _ => {
                 tracing::error!(dir = %dir.display(), "unreadable use.json: every layer is kept");

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use cairn_monitor::own_file;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::layer_record::Layer;
@@ -284,7 +285,7 @@ impl Store {
 /// Passes the config in a record's file to `look`, if the file exists.
 fn with_config<T: Send>(path: &Path, look: impl FnOnce(&str) -> T + Send) -> io::Result<Option<T>> {
     one_at_a_time(|| {
-        let bytes = match fs::read(path) {
+        let bytes = match own_file::read(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairn_monitor::own_file;
+
 use super::layer_record::{Layer, LayerInfo, SCHEMA};
 use super::record::ImageRecord;
 use crate::image::digest::Digest;
@@ -38,7 +40,7 @@ pub(crate) fn load_layers(root: &Path) -> Result<(HashMap<Digest, Layer>, u64), 
         let number = number(&entry);
         last = last.max(number.unwrap_or(0));
         let path = entry.path();
-        let info = fs::read(path.join("layer.json"))
+        let info = own_file::read(path.join("layer.json"))
             .ok()
             .and_then(|json| serde_json::from_slice::<LayerInfo>(&json).ok())
             .filter(|info| info.schema == SCHEMA && number.is_some());
@@ -100,7 +102,7 @@ fn read_record(path: &Path, layers: &HashMap<Digest, Layer>) -> Result<ImageReco
 
 /// The record in this file; the error is the reason to reject it.
 pub(crate) fn read_one(path: &Path) -> Result<ImageRecord, String> {
-    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    let bytes = own_file::read(path).map_err(|e| e.to_string())?;
     let record = ImageRecord::from_json(&bytes).map_err(|e| e.to_string())?;
     if path.file_stem() != Some(OsStr::new(record.id.hex())) {
         return Err(format!("its name does not match image {}", record.id));

@@ -135,12 +135,35 @@ fn sysctls_must_be_of_a_namespace_that_is_not_the_hosts() {
     assert_eq!(found.len(), 1);
     assert_eq!(found["net.core.somaxconn"], "3");
     assert!(refused(&sysctl(&[("vm.swappiness", "1")])).contains("vm.swappiness"));
-    let mut adjust = sysctl(&[("net.core.somaxconn", "2")]);
-    adjust.linux.as_mut().expect("linux").namespaces = namespaces(&[("-network", "")])
-        .linux
-        .expect("linux")
-        .namespaces;
-    assert!(refused(&adjust).contains("host's network"));
+    let network = ("net.core.somaxconn", "network");
+    let ipc = ("kernel.shmmax", "ipc");
+    let own = f.sandbox.namespaces.clone();
+    let own = |kind: &str| match kind {
+        "network" => own.net.clone().expect("the pod's").display().to_string(),
+        _ => own.ipc.clone().expect("the pod's").display().to_string(),
+    };
+    for (name, kind) in [network, ipc] {
+        let with = |kind: &str, path: &str| {
+            let mut adjust = sysctl(&[(name, "2")]);
+            adjust.linux.as_mut().expect("linux").namespaces =
+                namespaces(&[(kind, path)]).linux.expect("linux").namespaces;
+            adjust
+        };
+        let kept = [
+            with(kind, ""),
+            with(kind, &own(kind)),
+            with("uts", "/ns/uts2"),
+        ];
+        for adjust in kept {
+            apply(&f, &adjust).expect("a new namespace, or the pod's");
+        }
+        let removed = format!("-{kind}");
+        let of_others = [with(kind, &format!("/ns/{}9", &kind[..3]))];
+        for adjust in [with(&removed, "")].iter().chain(&of_others) {
+            let why = refused(adjust);
+            assert!(why.contains("not the pod's") && why.contains(name), "{why}");
+        }
+    }
 }
 
 #[test]
