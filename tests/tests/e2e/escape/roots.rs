@@ -7,7 +7,10 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -217,9 +220,10 @@ impl Scene {
             Ok(()) => {
                 container.exited().await;
                 let lines = container.lines();
-                match lines == ["whole"] {
-                    true => Ok(()),
-                    false => Err(format!("{lines:?}")),
+                if lines == ["whole"] {
+                    Ok(())
+                } else {
+                    Err(format!("{lines:?}"))
                 }
             }
             Err(e) if e.message().contains(path) => Ok(()),
@@ -388,18 +392,20 @@ impl Swapper {
     }
 
     /// Swaps while `starts` run.
-    fn during<T>(&self, starts: impl Future<Output = T>) -> T {
-        thread::scope(|threads| {
-            threads.spawn(|| self.run());
-            let handle = tokio::runtime::Handle::current();
-            let done = tokio::task::block_in_place(|| handle.block_on(starts));
-            self.stop.store(true, Ordering::Relaxed);
-            done
-        })
+    async fn during<T>(self, starts: impl Future<Output = T>) -> T {
+        let swapper = Arc::new(self);
+        let thread = thread::spawn({
+            let swapper = Arc::clone(&swapper);
+            move || swapper.run()
+        });
+        let done = starts.await;
+        swapper.stop.store(true, Ordering::Relaxed);
+        thread.join().expect("it ends");
+        done
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out_of_the_root() {
     let scene = Scene::new().await;
     let hook = Hook {
@@ -419,7 +425,7 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
                 ..Swapper::default()
             };
             swapper.prepare();
-            let started = swapper.during(async {
+            let starts = async {
                 let mut started = Vec::new();
                 for _ in 0..8 {
                     let config = scene.config(&pod, kind, "/v/x/target");
@@ -434,7 +440,8 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
                     started.push(scene.tried(&pod, config, "/v/x").await);
                 }
                 started
-            });
+            };
+            let started = swapper.during(starts).await;
             let failed = started.into_iter().filter_map(Result::err);
             wrong.extend(failed.map(|why| format!("{kind:?}: {why}")));
             if scene.victim.state() != before {
@@ -447,7 +454,7 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
 }
 
 /// The volume that a link leads over `/dev` has links in place of its nodes.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_volume_that_a_link_leads_over_dev_gets_no_nodes_of_it() {
     let scene = Scene::new().await;
     let pod = scene.daemon.cri().pod("devices").await;
@@ -466,7 +473,7 @@ async fn a_volume_that_a_link_leads_over_dev_gets_no_nodes_of_it() {
         let link = scene.other.join(name);
         symlink(format!("x/made-{name}"), link).expect("a link");
     }
-    swapper.during(async {
+    let starts = async {
         for n in 0..20 {
             for link in ["fd", "stdin", "stdout", "stderr", "kcore", "ptmx"] {
                 let _ = fs::remove_file(scene.other.join(link));
@@ -483,7 +490,8 @@ async fn a_volume_that_a_link_leads_over_dev_gets_no_nodes_of_it() {
             container.remove().await.expect("RemoveContainer");
             assert_eq!(scene.victim.state(), before);
         }
-    });
+    };
+    swapper.during(starts).await;
     pod.end().await;
 }
 
