@@ -102,6 +102,10 @@ const CONSOLE: &str = "/dev/console";
 /// The kernel's own places: only a mount whose destination names one is placed in it.
 const KERNELS: [&str; 3] = ["/proc", "/sys", DEVICES];
 
+fn has_parent(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
 /// The kernel's place that a destination names, by its text.
 pub(crate) fn kernels_place(destination: &Path) -> Option<&'static str> {
     let mut clean = PathBuf::from("/");
@@ -143,6 +147,12 @@ pub(crate) fn plan(mut spec: Spec, cgroups: &[CgroupDir]) -> Result<Plan, String
         join,
     };
     let mounts = plan.spec.mounts().clone().unwrap_or_default();
+    if let Some(mount) = mounts.iter().find(|m| has_parent(m.destination())) {
+        let at = mount.destination().display();
+        return Err(format!(
+            "mount {at}: the destination must not contain \"..\""
+        ));
+    }
     let (own, bound) = devices::find(&mounts);
     let mut shell = vec![bind_of(
         &Path::new(STAGE).join(ROOT),
@@ -462,6 +472,7 @@ mod tests {
             bind(refused).expect_err(refused);
         }
         planned(json!([{"destination": "/proc/uptime", "type": "tmpfs"}])).expect_err("no bind");
+        bind("/a/../proc/sys").expect_err("not clean");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! OCI hooks that libcontainer's create does not run for cairn: before the start (prestart,
 //! createRuntime, createContainer), and after it (poststart, poststop).
 //!
-//! Hooks before the start run once the root is complete. prestart and createRuntime hooks run in a
+//! Hooks before the start run once the root is complete; only then it becomes read-only. prestart and createRuntime hooks run in a
 //! process that stays in the host's namespaces; init asks it. createContainer hooks run in the
 //! container's namespaces, while the root of the mount namespace is a copy of the host's mounts with
 //! the container's root at its path on the host.
@@ -155,6 +155,11 @@ fn state(
     let mut state = State::new(&launch.id, status, pid, bundle);
     state.annotations = spec.annotations().clone();
     Ok(state)
+}
+
+/// Ends the protection from the OOM killer that hooks would inherit from the monitor.
+pub(crate) fn lower_protection() {
+    let _ = fs::write("/proc/self/oom_score_adj", "0"); // raising it is always allowed
 }
 
 /// Lists the hooks to run later, for the monitor.

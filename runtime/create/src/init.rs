@@ -107,17 +107,19 @@ impl Ready {
                 .map_err(|e| format!("mount {}: {e}", place.destination.display()))?;
         }
         self.seal_devices().map_err(at("make /dev read-only"))?;
-        if let Some(early) = &self.early {
-            root.show_host(&early.mounts, &early.rootfs)
-                .map_err(at("enter the host's mounts for the hooks"))?;
-            early.hooks.run()?;
-        }
-        root.enter().map_err(at("enter the root"))?;
         let settings = &self.settings;
         root.protect(&settings.read_only_paths)?;
         root.mask(&settings.masked, settings.label.as_deref())?;
         // As other runtimes do. If it fails, the tail reports the missing directory.
         let _ = root.make_directory(Path::new(OsStr::from_bytes(&self.tail.process().cwd)));
+        if let Some(early) = &self.early {
+            root.show_host(&early.mounts, &early.rootfs)
+                .map_err(at("enter the host's mounts for the hooks"))?;
+            early.hooks.run()?;
+            // The program need not expect orphans of hooks.
+            while sys::reap().is_some() {}
+        }
+        root.enter().map_err(at("enter the root"))?;
         root.finish(settings.read_only, settings.propagation)
             .map_err(at("set the root's access"))
     }
@@ -149,14 +151,11 @@ impl Ready {
 
     /// Replaces a null device as stdio, which libcontainer opened in the shell, by the container's.
     fn take_null(&self) -> io::Result<()> {
-        let Some((_, devices)) = self.devices() else {
-            return Ok(());
-        };
         let device = |fd: BorrowedFd<'_>| {
             let (_, device) = sys::stat_fd(fd)?;
             Ok::<_, io::Error>(device == Some(rustix::fs::makedev(1, 3)))
         };
-        let null = root::open_null(devices)?;
+        let null = root::open_null(self.devices().map(|(_, fd)| fd))?;
         let stdio = [
             rustix::stdio::stdin(),
             rustix::stdio::stdout(),

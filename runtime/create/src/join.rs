@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cairn_monitor::record::{JOIN, Join};
-use cairn_monitor::{mount_tree, rooted, stat, sys};
+use cairn_monitor::{mount_tree, own_file, rooted, stat, sys};
 use rustix::fs::AtFlags;
 
 use crate::place;
@@ -33,7 +33,7 @@ pub(crate) fn take(path: &Path, copies: usize) -> Result<Joined, String> {
             path.display()
         )
     };
-    let (pid, born, procfs_path) = match fs::read_to_string(JOIN) {
+    let (pid, born, procfs_path) = match own_file::read_to_string(JOIN) {
         Ok(text) => {
             let join = Join::from_text(&text).map_err(|e| format!("read {JOIN}: {e}"))?;
             let procfs_path = Some(join.procfs).filter(|path| !path.is_empty());

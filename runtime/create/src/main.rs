@@ -13,11 +13,6 @@
 //! root of these mounts (`root.rs`) → the same tail as in every exec (`init.rs`); with a joined PID
 //! namespace (`join.rs`), in a process that is born into it (`birth.rs`).
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "files of the container's directory"
-)]
-
 mod adjust;
 mod birth;
 mod cgroup_view;
@@ -48,7 +43,7 @@ use cairn_monitor::record::{CONFIG, LAUNCH, Launch, SCHEDULING, SECCOMP};
 use cairn_monitor::report::{CONSOLE, Report, STATE};
 use cairn_monitor::scheduling::Scheduling;
 use cairn_monitor::tail::{self, Tail};
-use cairn_monitor::{filter::Filter, from_spec, sys};
+use cairn_monitor::{filter::Filter, from_spec, own_file, sys};
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
@@ -75,8 +70,7 @@ fn main() -> std::process::ExitCode {
     let mut args = std::env::args().skip(1);
     let option = args.next();
     if option.as_deref() == Some("--hooks") {
-        // Hooks must not inherit the monitor's protection.
-        let _ = fs::write("/proc/self/oom_score_adj", "0"); // raising it is always allowed
+        hooks::lower_protection();
         let point = args.next().unwrap_or_default();
         let pid = args.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         let done = read_inputs().and_then(|(launch, spec)| hooks::run(&launch, &spec, &point, pid));
@@ -95,14 +89,16 @@ fn main() -> std::process::ExitCode {
 }
 
 fn read_inputs() -> Result<(Launch, Spec), String> {
-    let launch = fs::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
+    let launch = own_file::read(LAUNCH).map_err(|e| format!("read {LAUNCH}: {e}"))?;
     let launch = Launch::decode(&launch).map_err(|e| e.to_string())?;
-    let config = fs::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
+    let config = own_file::read(CONFIG).map_err(|e| format!("read {CONFIG}: {e}"))?;
     let spec = serde_json::from_slice(&config).map_err(|e| format!("parse {CONFIG}: {e}"))?;
     Ok((launch, spec))
 }
 
 fn create() -> Result<i32, String> {
+    // The daemon's must not narrow what is made in the container; the tail sets the container's.
+    sys::umask(0o022);
     let (launch, spec) = read_inputs()?;
     let mut process = from_spec::process(&spec)?;
     let filter = compile_filter(&spec, &launch)?;
@@ -161,6 +157,10 @@ fn create() -> Result<i32, String> {
 }
 
 /// Compiles the filter once per profile, and puts it in the container's directory for its execs.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files of the container's directory"
+)]
 fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String> {
     let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) else {
         return Ok(None);
@@ -172,6 +172,10 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
 }
 
 /// Writes the scheduling to the container's directory for its execs.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files of the container's directory"
+)]
 fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
     let scheduling = from_spec::scheduling(spec)?;
     if scheduling != Scheduling::default() {
@@ -207,6 +211,10 @@ fn bundle() -> String {
     format!("{STATE}/bundle")
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files of the container's directory"
+)]
 fn write_bundle(spec: &Spec) -> Result<(), String> {
     let at = |e: std::io::Error| format!("write the bundle: {e}");
     DirBuilder::new()

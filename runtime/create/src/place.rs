@@ -395,8 +395,17 @@ fn stage(staged: &Staged, tree: &OwnedFd, host: &File) -> Result<(), String> {
         enter_mounts(host)?;
         without_namespaces(|| open(staged))
     });
-    let tree = opened.map_err(at)?.map_err(at)??;
-    mount_tree::attach(&tree, &staged.at).map_err(at)
+    let again = opened.map_err(at)?.map_err(at)??;
+    if identity(&again).map_err(at)? != identity(tree).map_err(at)? {
+        let to = staged.destination.display();
+        return Err(format!("mount {to}: the source has been replaced"));
+    }
+    mount_tree::attach(&again, &staged.at).map_err(at)
+}
+
+fn identity(tree: &OwnedFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(tree)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 fn place_tree(at: &Path, tree: &OwnedFd) -> Result<(), String> {

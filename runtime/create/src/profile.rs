@@ -6,6 +6,8 @@
 //! returns ENOSYS, and programs fall back to an older one (the rule of the OCI runtime
 //! specification for `linux.seccomp`; runc does the same).
 
+#![expect(clippy::disallowed_methods, reason = "the cache of compiled filters")]
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;

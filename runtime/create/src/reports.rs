@@ -4,6 +4,8 @@
 //! which works after pivot_root too. libcontainer's errors are shallow; its first ERROR line names
 //! path and cause.
 
+#![expect(clippy::disallowed_methods, reason = "the descriptors of this process")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::OnceLock;

@@ -2,16 +2,18 @@
 //!
 //! Volumes, and so directories of the root, are writable by other containers while it is built. So
 //! each path is looked up once, below the root's descriptor, with the mounts placed so far; the
-//! found descriptor is judged, and only that descriptor is used. A lookup never leaves the root and
+//! found descriptor is checked, and only that descriptor is used. A lookup never leaves the root and
 //! follows no magic link (`cairn_monitor::rooted`). Init builds the root after libcontainer has made
-//! the shell its root: no file system of the host is in its mount namespace then.
+//! the shell its root: nothing of the host is in its mount namespace then, except the nodes that
+//! libcontainer binds in the shell of a user namespace. With OCI hooks, the host's mounts come once
+//! all is in its place.
 //!
 //! Two rules, by the ids of mounts:
 //!
 //! - In the kernel's own places, `/proc`, `/sys` and `/dev`, nothing is placed or made unless the
 //!   destination's text names them and no link is on the way.
-//! - A link in a mount, so one that another container may have made, leads only into the same mount
-//!   or the root's own file system; a link of the image leads anywhere else.
+//! - A link in a mount, so one that another container may have made, leads only into the same mount;
+//!   a link of the image leads anywhere else.
 
 #![expect(
     clippy::disallowed_methods,
@@ -109,7 +111,7 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Finds or makes the place of a mount, and judges where it is.
+    /// Finds or makes the place of a mount, and checks where it is.
     fn target(&self, destination: &Path, missing: Missing) -> io::Result<OwnedFd> {
         let found = self.make(destination, missing)?;
         if self.is_root(&found.fd)? {
@@ -122,21 +124,21 @@ impl<'a> Root<'a> {
         let named = kernels_place(destination);
         // Each of the kernel's places is where its name says.
         let itself = named.filter(|place| Path::new(place) == destination);
-        let judge = |file: BorrowedFd<'_>, links: &[u64]| match itself {
+        let check = |file: BorrowedFd<'_>, links: &[u64]| match itself {
             Some(place) if !links.is_empty() => Err(io::Error::other(format!(
                 "{place} of the root must be a directory, not a link"
             ))),
-            _ => self.judge(file, links, named),
+            _ => self.check(file, links, named),
         };
         let path = destination.as_os_str().as_bytes();
-        let found = rooted::make(self.fd.as_fd(), path, missing, &judge)?;
-        judge(found.fd.as_fd(), &found.links)?;
+        let found = rooted::make(self.fd.as_fd(), path, missing, &check)?;
+        check(found.fd.as_fd(), &found.links)?;
         Ok(found)
     }
 
-    /// Judges a place to which links of these mounts have led. `named`: the kernel's place in the
+    /// Checks a place to which links of these mounts have led. `named`: the kernel's place in the
     /// text of the destination.
-    fn judge(&self, file: BorrowedFd<'_>, links: &[u64], named: Option<&str>) -> io::Result<()> {
+    fn check(&self, file: BorrowedFd<'_>, links: &[u64], named: Option<&str>) -> io::Result<()> {
         let id = sys::mount_id(file)?;
         if let Some(place) = self.kernels_place_of(id)?
             && (!links.is_empty() || named != Some(place))
@@ -145,9 +147,9 @@ impl<'a> Root<'a> {
                 "a link leads it into {place}, where only a destination that names it is mounted"
             )));
         }
-        if id != self.id && !links.iter().all(|link| [self.id, id].contains(link)) {
+        if !links.iter().all(|link| [self.id, id].contains(link)) {
             return Err(io::Error::other(
-                "a link in a mount leads it into another mount",
+                "a link in a mount leads it out of the mount",
             ));
         }
         Ok(())
@@ -185,7 +187,7 @@ impl<'a> Root<'a> {
     }
 
     /// Makes the host's mounts the root of this process and of its mount namespace, with the
-    /// container's root at `path`, for OCI hooks. The root is complete except for [`Root::finish`].
+    /// container's root at `path`, for OCI hooks. Only [`Root::finish`] follows.
     pub(crate) fn show_host(&self, host: &OwnedFd, path: &Path) -> io::Result<()> {
         let at = sys::open_root()?;
         let at = rooted::make(at.as_fd(), b"/host", Missing::Directory, &|_, _| Ok(()))?;
@@ -254,7 +256,10 @@ impl<'a> Root<'a> {
         match found {
             Ok(found) => {
                 let named = kernels_place(Path::new(path));
-                self.judge(found.fd.as_fd(), &found.links, named)?;
+                self.check(found.fd.as_fd(), &found.links, named)?;
+                if self.is_root(&found.fd)? {
+                    return Err(io::Error::other("it is the root"));
+                }
                 Ok(Some(found.fd))
             }
             Err(e) if is_missing(&e) => Ok(None),
@@ -340,9 +345,13 @@ pub(crate) fn label_queues(path: &Path, label: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the null device of a container's `/dev`.
-pub(crate) fn open_null(devices: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    rooted::open(devices, b"/null", OFlags::RDWR | OFlags::NOCTTY)
+/// Opens the null device of a container's `/dev`, or the shell's.
+pub(crate) fn open_null(devices: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    match devices {
+        Some(devices) => rooted::open(devices, b"/null", flags),
+        None => rooted::open(sys::open_root()?.as_fd(), NULL.as_bytes(), flags),
+    }
 }
 
 /// Whether the path of this process's root is an executable file. A path through a link of procfs is

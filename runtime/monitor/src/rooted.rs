@@ -70,7 +70,7 @@ pub struct Found {
 pub type MayMake<'a> = dyn Fn(BorrowedFd<'_>, &[u64]) -> io::Result<()> + 'a;
 
 /// Opens `path` below `root`, and creates its missing components. A dangling link is followed, also
-/// to its end: what it names is created, inside the root. What exists may be of another type than
+/// to its end: what it names is created, inside the root. Existing files may be of another type than
 /// `missing`.
 pub fn make(
     root: BorrowedFd<'_>,

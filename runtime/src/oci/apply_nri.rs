@@ -42,7 +42,7 @@ pub fn apply_adjustment(
     mounts::apply(&mut new, &adjust.mounts, context.view)?;
     process::rlimits(&mut new, &adjust.rlimits, context.view)?;
     // The others were checked above.
-    devices::check_places(&new).map_err(|error| error.about(Field::CdiDevices))?;
+    devices::check_nodes(&new).map_err(|error| error.about(Field::CdiDevices))?;
     together::check_adjusted(&new, adjust)?;
     *spec = new;
     Ok(())

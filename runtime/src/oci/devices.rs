@@ -193,7 +193,7 @@ fn node(
 }
 
 /// Refuses nodes that the create helper cannot make.
-pub fn check_places(spec: &Spec) -> Result<(), SpecError> {
+pub fn check_nodes(spec: &Spec) -> Result<(), SpecError> {
     let Some(linux) = spec.linux() else {
         return Ok(());
     };

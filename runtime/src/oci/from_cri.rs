@@ -39,7 +39,6 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     pub image: &'a ImageFacts,
     pub view: &'a dyn HostView,
-    /// Of the configured mounts.
     /// Mount point of the root.
     pub rootfs: &'a Path,
     /// Text of the image's `/etc/passwd` and `/etc/group`, read inside the container's root.
@@ -162,7 +161,7 @@ pub fn container_spec(inputs: &Inputs<'_>) -> Result<ContainerSpec, SpecError> {
     spec.set_linux(Some(oci_linux));
     let cdi_devices = cdi::cdi_names(inputs.config)?;
     cdi_apply::inject(&mut spec, &cdi_devices, inputs.host, inputs.view)?;
-    devices::check_places(&spec)?;
+    devices::check_nodes(&spec)?;
     together::check(&spec)?;
     Ok(ContainerSpec {
         resources: resources_to_cri(&spec),

@@ -239,7 +239,7 @@ fn host_source(
 }
 
 /// Refuses a mount inside or over `/proc`, as runc does: it would replace kernel files, also those
-/// that labels and settings are written to. `is_procfs`: the mount is a procfs. Links are judged at
+/// that labels and settings are written to. `is_procfs`: the mount is a procfs. Links are checked at
 /// the start, where they lead then (`create/src/root.rs`).
 pub(super) fn check_place(destination: &str, is_procfs: bool) -> Result<(), String> {
     match below(destination, "/proc") {

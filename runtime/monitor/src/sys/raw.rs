@@ -135,6 +135,21 @@ pub(super) fn detach(pid: i32, signal: i32) -> io::Result<()> {
     Plain::Detach { pid, signal }.call().map(drop)
 }
 
+/// Whether a child of this tracer stopped because it executed a program: the kernel sends it SIGTRAP
+/// then, as if by kill(2), and only if it is traced.
+pub(super) fn has_executed(pid: i32) -> bool {
+    // SAFETY: all zeros is a value of the structure. The kernel writes it whole, or fails.
+    let (result, info) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let none = std::ptr::null_mut::<c_void>();
+        (
+            libc::ptrace(libc::PTRACE_GETSIGINFO, pid, none, &raw mut info),
+            info,
+        )
+    };
+    result == 0 && info.si_signo == libc::SIGTRAP && info.si_code == libc::SI_USER
+}
+
 /// A signal by its number, including real-time ones.
 pub(super) fn signal(number: i32) -> io::Result<Signal> {
     if !(1..=64).contains(&number) {

@@ -2,11 +2,12 @@
 //!
 //! A process of a container can make its parent, the monitor, its tracer (PTRACE_TRACEME). wait4(2)
 //! and waitid(2) then also return each of its ptrace-stops, whatever the options ask for. A stop is
-//! not an end: the child is detached with its signal, as if nobody traced it. A job control stop of
+//! not an end: the child is detached with its signal, as if nobody traced it, and without the signal
+//! that the kernel adds when a traced process executes a program. A job control stop of
 //! an untraced child is not returned, and lasts until SIGCONT.
 //!
-//! All waits of the monitor, the pause process and `cairn-create` are here. Only wait4(2) is used:
-//! the pause process may call nothing else. Its filter also refuses the detachment, so an orphan
+//! All waits of the monitor, the pause process and `cairn-create` are here. The pause process waits
+//! by wait4(2), and may call nothing else. Its filter also refuses the detachment, so an orphan
 //! that makes it its tracer stays stopped, as under any other process 1.
 
 use std::io;
@@ -60,6 +61,7 @@ fn wait(child: Option<Pid>, options: WaitOptions) -> rustix::io::Result<Option<R
     };
     let child = child.as_raw_nonzero().get();
     if let Some(signal) = status.stopping_signal() {
+        let signal = if raw::has_executed(child) { 0 } else { signal };
         let _ = raw::detach(child, signal); // it may have been killed meanwhile
         return Ok(Some(Reaped::Released));
     }
@@ -115,6 +117,21 @@ mod tests {
         code: 137,
         signal: libc::SIGKILL,
     };
+
+    #[test]
+    fn a_traced_child_that_executes_a_program_runs_it() {
+        let child = fork(|| {
+            trace_me();
+            let argv = ["sh", "-c", "exit 7"].map(|word| word.as_bytes().to_vec());
+            let argv = crate::sys::ExecVector::new(&argv).unwrap();
+            let env = crate::sys::ExecVector::new(&[]).unwrap();
+            let _ = crate::sys::execve(c"/bin/sh", &argv, &env); // returns only on failure
+            exit_now(99)
+        });
+        assert_eq!(next(child), Some(Reaped::Released));
+        let status = Status { code: 7, signal: 0 };
+        assert_eq!(next(child), Some(Reaped::Ended(child, status)));
+    }
 
     #[test]
     fn a_stop_of_a_traced_child_is_not_its_end_and_it_runs_on() {

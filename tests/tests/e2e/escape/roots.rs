@@ -69,8 +69,8 @@ impl Victim {
         Victim(at)
     }
 
-    /// Names, modes, owners and inodes below it, and the names in the host's `/dev`.
-    fn state(&self) -> BTreeMap<PathBuf, (u32, u32, u64)> {
+    /// All that can change below it.
+    fn state(&self) -> BTreeMap<PathBuf, [u64; 6]> {
         let mut found = BTreeMap::new();
         let mut left = vec![self.0.clone()];
         while let Some(at) = left.pop() {
@@ -79,13 +79,78 @@ impl Victim {
                 if of.is_dir() {
                     left.push(entry.path());
                 }
-                found.insert(entry.path(), (of.mode(), of.uid(), of.ino()));
+                let owner = u64::from(of.uid()) << 32 | u64::from(of.gid());
+                let state = [
+                    of.mode().into(),
+                    owner,
+                    of.ino(),
+                    of.rdev(),
+                    of.ctime().cast_unsigned(),
+                    of.ctime_nsec().cast_unsigned(),
+                ];
+                found.insert(entry.path(), state);
             }
         }
-        for entry in fs::read_dir("/dev").expect("a directory").flatten() {
-            found.insert(entry.path(), (0, 0, 0));
+        // Of the host's devices only those that a target would be.
+        for name in ["marker", "node", "deep", "work", "below", "target", "x"] {
+            if let Ok(of) = fs::symlink_metadata(Path::new("/dev").join(name)) {
+                found.insert(Path::new("/dev").join(name), [of.ino(); 6]);
+            }
         }
         found
+    }
+}
+
+/// A link, and where it leads.
+struct Trap {
+    name: &'static str,
+    to: String,
+    /// The directory of the container where its targets are made, if they are.
+    inside: String,
+}
+
+impl Trap {
+    /// A part of the refusal of this kind of target, or none if it is made.
+    fn refusal(&self, of_image: bool, kind: Kind) -> Option<&'static str> {
+        use Kind::{
+            Deeper, Directory, File, Masked, Node, PluginsMount, PluginsNode, ReadOnly, Work,
+        };
+        let below = matches!(kind, Deeper | Node | PluginsNode | Work);
+        let why = match self.name {
+            "magic" | "many" => "a symlink loop or a magic link",
+            "device" if below => "Not a directory",
+            "devices" | "device" => "into /dev",
+            "processes" => "into /proc",
+            "system" => "into /sys",
+            // Missing paths need no mask.
+            "absolute" | "up" | "other" | "dangling" if matches!(kind, Masked | ReadOnly) => {
+                return None;
+            }
+            _ if !of_image => "out of the mount",
+            "root" if matches!(kind, Masked | ReadOnly) => "it is the root",
+            "root" if !below => "to the root",
+            "existing" if kind == File => "a file cannot be mounted on a directory",
+            _ => return None,
+        };
+        match kind {
+            Work => Some("working directory"),
+            Directory | File | Deeper | Node | Masked | ReadOnly | PluginsMount | PluginsNode => {
+                Some(why)
+            }
+        }
+    }
+
+    /// A command that succeeds in a container whose target was made.
+    fn check(&self, kind: Kind) -> String {
+        let inside = self.inside.trim_end_matches('/');
+        match kind {
+            Kind::Directory | Kind::PluginsMount => format!("test -f {inside}/marker"),
+            Kind::File => format!("test -f {inside}"),
+            Kind::Deeper => format!("test -f {inside}/deep/er/marker"),
+            Kind::Node | Kind::PluginsNode => format!("test -c {inside}/node"),
+            Kind::Work => format!("test $(pwd -P) = {inside}/work"),
+            Kind::Masked | Kind::ReadOnly => "true".to_owned(),
+        }
     }
 }
 
@@ -121,21 +186,25 @@ impl Scene {
         }
     }
 
-    /// Where the links lead, by name.
-    fn traps(&self) -> Vec<(&'static str, String)> {
-        let victim = self.victim.0.display();
-        let text = |text: &str| text.to_owned();
+    fn traps(&self) -> Vec<Trap> {
+        let victim = self.victim.0.display().to_string();
+        let trap = |name, to: &str, inside: &str| Trap {
+            name,
+            to: to.to_owned(),
+            inside: inside.to_owned(),
+        };
         vec![
-            ("absolute", victim.to_string()),
-            ("magic", format!("/proc/1/root{victim}")),
-            ("up", format!("../../../../../../../../../..{victim}")),
-            ("devices", text("/dev")),
-            ("device", text("/dev/null")),
-            ("processes", text("/proc/sys")),
-            ("system", text("/sys/kernel")),
-            ("other", text("/w/below")),
-            ("root", text("/")),
-            ("dangling", text("/made/for/it")),
+            trap("absolute", &victim, &victim),
+            trap("magic", &format!("/proc/1/root{victim}"), ""),
+            trap("up", &format!("../../../../../../../..{victim}"), &victim),
+            trap("devices", "/dev", ""),
+            trap("device", "/dev/null", ""),
+            trap("processes", "/proc/sys", ""),
+            trap("system", "/sys/kernel", ""),
+            trap("other", "/w/below", "/w/below"),
+            trap("root", "/", "/"),
+            trap("existing", "/etc", "/etc"),
+            trap("dangling", "/made/for/it", "/made/for/it"),
         ]
     }
 
@@ -148,11 +217,13 @@ impl Scene {
     }
 
     /// A container with the two volumes and a target of this kind at `path`.
-    fn config(&self, pod: &Pod, kind: Kind, path: &str) -> cri::ContainerConfig {
-        let look = "for at in /proc /sys /dev; do test ! -e $at/marker || echo covered $at; done; \
-                    test -c /dev/null && test -e /proc/self/stat && echo whole";
+    fn config(&self, pod: &Pod, kind: Kind, path: &str, check: &str) -> cri::ContainerConfig {
+        let look = format!(
+            "for at in /proc /sys /dev; do test ! -e $at/marker || echo covered $at; done; \
+             test -c /dev/null && test -e /proc/self/stat && {check} && echo complete"
+        );
         let name = format!("c{}", self.made.fetch_add(1, Ordering::Relaxed));
-        let mut config = pod.cri.container_config(&name, &["sh", "-c", look]);
+        let mut config = pod.cri.container_config(&name, &["sh", "-c", &look]);
         config.mounts = vec![
             Self::mount(&self.volume, "/v"),
             Self::mount(&self.other, "/w"),
@@ -204,30 +275,16 @@ impl Scene {
         });
     }
 
-    /// Starts a container. `Err`: its root has lost something, or the refusal names no target.
-    async fn tried(
-        &self,
-        pod: &Pod,
-        config: cri::ContainerConfig,
-        path: &str,
-    ) -> Result<(), String> {
-        let container = match pod.try_create(config).await {
-            Ok(container) => container,
-            Err(e) if e.message().contains(path) => return Ok(()),
-            Err(e) => return Err(format!("the refusal names no target: {}", e.message())),
-        };
+    /// Starts a container. `Err`: the message of its refusal.
+    async fn tried(&self, pod: &Pod, config: cri::ContainerConfig) -> Result<Vec<String>, String> {
+        let container = pod.try_create(config).await;
+        let container = container.map_err(|e| e.message().to_owned())?;
         let result = match container.start().await {
             Ok(()) => {
                 container.exited().await;
-                let lines = container.lines();
-                if lines == ["whole"] {
-                    Ok(())
-                } else {
-                    Err(format!("{lines:?}"))
-                }
+                Ok(container.lines())
             }
-            Err(e) if e.message().contains(path) => Ok(()),
-            Err(e) => Err(format!("the refusal names no target: {}", e.message())),
+            Err(e) => Err(e.message().to_owned()),
         };
         container.remove().await.expect("RemoveContainer");
         result
@@ -243,12 +300,18 @@ impl Scene {
     }
 }
 
-/// Prints a failure of each trap for each kind; the host must be as `before`.
-async fn each_kind(scene: &Scene, pod: &Pod, image: Option<&str>, path: &str) -> Vec<String> {
+/// Returns what is wrong with each kind of target at the trap, which is at `path`.
+async fn each_kind(
+    scene: &Scene,
+    pod: &Pod,
+    image: Option<&str>,
+    path: &str,
+    trap: &Trap,
+) -> Vec<String> {
     let before = scene.victim.state();
     let mut wrong = Vec::new();
     for kind in KINDS {
-        let mut config = scene.config(pod, kind, path);
+        let mut config = scene.config(pod, kind, path, &trap.check(kind));
         if let Some(image) = image {
             set_image(&mut config, image);
         }
@@ -258,11 +321,19 @@ async fn each_kind(scene: &Scene, pod: &Pod, image: Option<&str>, path: &str) ->
         {
             container_namespaces(&mut config).userns_options = Some(user_namespace());
         }
-        if let Err(why) = scene.tried(pod, config, path).await {
-            wrong.push(format!("{kind:?}: {why}"));
+        let expected = trap.refusal(image.is_some(), kind);
+        let is_right = |result: &Result<Vec<String>, String>| match (result, expected) {
+            (Ok(lines), None) => lines == &["complete"],
+            (Err(text), Some(why)) => text.contains(why) && text.contains(path),
+            _ => false,
+        };
+        let result = scene.tried(pod, config).await;
+        if !is_right(&result) {
+            let name = trap.name;
+            wrong.push(format!("{name}, {kind:?}: {result:?}, not {expected:?}"));
         }
         if scene.victim.state() != before {
-            wrong.push(format!("{kind:?}: the host has changed"));
+            wrong.push(format!("{}, {kind:?}: the host has changed", trap.name));
         }
     }
     wrong
@@ -270,18 +341,21 @@ async fn each_kind(scene: &Scene, pod: &Pod, image: Option<&str>, path: &str) ->
 
 async fn links_of_a_volume(scene: &Scene, pod: &Pod) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (name, to) in scene.traps() {
-        scene.set(&to);
-        let found = each_kind(scene, pod, None, "/v/x").await;
-        wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
+    for trap in scene.traps() {
+        scene.set(&trap.to);
+        wrong.extend(each_kind(scene, pod, None, "/v/x", &trap).await);
     }
     scene.set("x1");
     for n in 1..=41 {
         let link = scene.volume.join(format!("x{n}"));
         symlink(format!("x{}", n + 1), link).expect("a link");
     }
-    let found = each_kind(scene, pod, None, "/v/x").await;
-    wrong.extend(found.into_iter().map(|why| format!("41 links: {why}")));
+    let many = Trap {
+        name: "many",
+        to: String::new(),
+        inside: String::new(),
+    };
+    wrong.extend(each_kind(scene, pod, None, "/v/x", &many).await);
     wrong
 }
 
@@ -311,13 +385,13 @@ async fn a_link_of_the_image_leads_no_target_out_of_the_root_or_over_the_kernels
     let scene = Scene::new().await;
     let pod = scene.daemon.cri().pod("image").await;
     let mut wrong = Vec::new();
-    for (name, to) in scene.traps() {
+    for trap in scene.traps() {
         scene.set("nowhere");
+        let name = trap.name;
         let reference = format!("localhost/cairn-test/trap-{name}:1");
-        let image = Image::busybox(&reference).layer(Layer::default().symlink("x", &to));
+        let image = Image::busybox(&reference).layer(Layer::default().symlink("x", &trap.to));
         scene.daemon.import(&image).await;
-        let found = each_kind(&scene, &pod, Some(&reference), "/x").await;
-        wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
+        wrong.extend(each_kind(&scene, &pod, Some(&reference), "/x", &trap).await);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     pod.end().await;
@@ -373,6 +447,7 @@ async fn a_link_of_the_image_in_place_of_the_runtimes_own_targets_stays_inside()
 #[derive(Default)]
 struct Swapper {
     stop: AtomicBool,
+    swapped: AtomicUsize,
     volume: PathBuf,
     victim: PathBuf,
 }
@@ -381,7 +456,9 @@ impl Swapper {
     fn run(&self) {
         let (deep, away) = (self.volume.join("x"), self.volume.join("away"));
         while !self.stop.load(Ordering::Relaxed) {
-            let _ = renameat_with(CWD, &deep, CWD, &away, RenameFlags::EXCHANGE);
+            if renameat_with(CWD, &deep, CWD, &away, RenameFlags::EXCHANGE).is_ok() {
+                self.swapped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -401,6 +478,8 @@ impl Swapper {
         let done = starts.await;
         swapper.stop.store(true, Ordering::Relaxed);
         thread.join().expect("it ends");
+        let swapped = swapper.swapped.load(Ordering::Relaxed);
+        assert!(swapped > 1_000, "swapped {swapped} times");
         done
     }
 }
@@ -415,6 +494,7 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
     let pod = scene.daemon.cri().pod("swap").await;
     let before = scene.victim.state();
     let mut wrong = Vec::new();
+    let (mut made, mut refused) = (0, 0);
     for with_hooks in [false, true] {
         for kind in [Kind::Directory, Kind::File, Kind::Deeper, Kind::Node] {
             scene.set("unused");
@@ -428,7 +508,7 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
             let starts = async {
                 let mut started = Vec::new();
                 for _ in 0..8 {
-                    let config = scene.config(&pod, kind, "/v/x/target");
+                    let config = scene.config(&pod, kind, "/v/x/target", "true");
                     let hook = hook.clone();
                     if with_hooks {
                         scene.plugin.adjusts(move |_, _| {
@@ -437,18 +517,24 @@ async fn a_directory_that_another_container_swaps_for_a_link_leads_no_target_out
                             Some(answer)
                         });
                     }
-                    started.push(scene.tried(&pod, config, "/v/x").await);
+                    started.push(scene.tried(&pod, config).await);
                 }
                 started
             };
             let started = swapper.during(starts).await;
-            let failed = started.into_iter().filter_map(Result::err);
-            wrong.extend(failed.map(|why| format!("{kind:?}: {why}")));
+            for result in started {
+                match result {
+                    Ok(lines) if lines == ["complete"] => made += 1,
+                    Err(text) if text.contains("a magic link") => refused += 1,
+                    other => wrong.push(format!("{kind:?}: {other:?}")),
+                }
+            }
             if scene.victim.state() != before {
                 wrong.push(format!("{kind:?}: the host has changed"));
             }
         }
     }
+    assert!(made > 0 && refused > 0, "{made} made, {refused} refused");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     pod.end().await;
 }
