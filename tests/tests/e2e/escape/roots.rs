@@ -311,6 +311,8 @@ async fn each_kind(
     let before = scene.victim.state();
     let mut wrong = Vec::new();
     for kind in KINDS {
+        fs::remove_dir_all(&scene.other).expect("it is the test's own");
+        fs::create_dir(&scene.other).expect("a directory");
         let mut config = scene.config(pod, kind, path, &trap.check(kind));
         if let Some(image) = image {
             set_image(&mut config, image);
