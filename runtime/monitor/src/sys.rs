@@ -19,12 +19,13 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
+use rustix::process::{PidfdFlags, Resource, Rlimit};
 use rustix::pty::OpenptFlags;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, ThreadNameSpaceType, Uid,
 };
 
+use raw::pid;
 pub use raw::{
     Cpu, ExecVector, Fork, child_signal_fd, cloexec_from, close_all, close_all_but,
     close_all_but_sockets_and_pipes, default_signals, dup_to, execve, exit_now, fork_into,
@@ -32,11 +33,6 @@ pub use raw::{
     set_io_priority, set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,
 };
 pub use wait::{Reaped, Status, is_child, reap, reap_child};
-
-fn pid(number: i32) -> io::Result<Pid> {
-    let positive = Some(number).filter(|n| *n > 0);
-    Ok(positive.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
-}
 
 pub fn pidfd_open(process: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, c_long, c_void};
 use rustix::fs::{FileType, fstat};
-use rustix::process::Signal;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 
 /// For sched_setattr(2), in the kernel's numbers; times in nanoseconds.
@@ -148,6 +149,12 @@ pub(super) fn has_executed(pid: i32) -> bool {
         )
     };
     result == 0 && info.si_signo == libc::SIGTRAP && info.si_code == libc::SI_USER
+}
+
+/// A process by its number.
+pub(super) fn pid(number: i32) -> io::Result<Pid> {
+    let positive = Some(number).filter(|n| *n > 0);
+    Ok(positive.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
 }
 
 /// A signal by its number, including real-time ones.

@@ -15,7 +15,7 @@ use std::io;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 
-use super::{pid, raw};
+use super::raw::{self, pid};
 
 /// Exit status of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -124,7 +124,7 @@ fn a_device_comes_with_its_rule_and_goes_with_it() {
 }
 
 #[test]
-fn in_a_user_namespace_a_default_node_keeps_the_hosts_mode_and_owner() {
+fn in_a_user_namespace_a_default_node_has_the_mode_and_owner_that_are_asked_for() {
     let mut f = host();
     f.sandbox.user_mapping = Some(cairn::oci::IdMap {
         host_id: 100_000,
@@ -132,37 +132,17 @@ fn in_a_user_namespace_a_default_node_keeps_the_hosts_mode_and_owner() {
         length: 65_536,
     });
     f.sandbox.namespaces.user = Some("/ns/user".into());
-    f.view.devices = vec![HostDevice {
-        path: "/dev/null".into(),
-        kind: 'c',
-        major: 1,
-        minor: 3,
-        mode: 0o600,
-        uid: 0,
-        gid: 7,
-    }];
-    let with = |change: fn(&mut nri::LinuxDevice)| {
-        let mut asked = device("/dev/null", "c", 1, 3);
-        change(&mut asked);
-        apply(
-            &f,
-            &of_linux(nri::LinuxContainerAdjustment {
-                devices: vec![asked],
-                ..Default::default()
-            }),
-        )
-    };
-    with(|_| ()).expect("as it is");
-    with(|d| d.gid = Some(nri::OptionalUInt32 { value: 7 })).expect("as it is");
-    let changes: [fn(&mut nri::LinuxDevice); 3] = [
-        |d| d.file_mode = Some(nri::OptionalFileMode { value: 0o666 }),
-        |d| d.uid = Some(nri::OptionalUInt32 { value: 1 }),
-        |d| d.gid = Some(nri::OptionalUInt32 { value: 1 }),
-    ];
-    for change in changes {
-        let text = with(change).expect_err("refused").to_string();
-        assert!(text.contains("adjust.linux.devices"), "{text}");
-    }
+    let mut asked = device("/dev/null", "c", 1, 3);
+    asked.file_mode = Some(nri::OptionalFileMode { value: 0o600 });
+    asked.uid = Some(nri::OptionalUInt32 { value: 1 });
+    let adjustment = of_linux(nri::LinuxContainerAdjustment {
+        devices: vec![asked],
+        ..Default::default()
+    });
+    let spec = apply(&f, &adjustment).expect("its nodes are its own");
+    let linux = spec.linux().as_ref().expect("a section");
+    let node = linux.devices().iter().flatten().next().expect("a node");
+    assert_eq!((node.file_mode(), node.uid()), (Some(0o600), Some(1)));
 }
 
 #[test]
