@@ -15,11 +15,11 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType as Ns, Mount, Spec};
 
 use crate::{
     cgroup_view::{CgroupView, cgroup_view},
-    devices::{self, DevTree, Node},
-    mount_option::{attribute, attributes, propagation},
+    devices::{self, DEVICES, DevTree, Node},
+    mount_option::{attribute, attributes, is_bind, options, propagation},
     strip::{
-        Settings, has_namespace, strip_linux, strip_names, strip_process, take_pid_namespace,
-        take_sysctls,
+        STAGE, Settings, has_namespace, strip_linux, strip_names, strip_process,
+        take_pid_namespace, take_sysctls,
     },
 };
 
@@ -87,15 +87,12 @@ pub(crate) struct Plan {
     pub(crate) sysctls: Vec<(String, String)>,
 }
 
-/// The stage: a tmpfs instead of the hierarchies, where libcgroups expects one.
-pub(crate) const STAGE: &str = "/sys/fs/cgroup";
 /// On the stage: the shell, the container's root and its directory.
 pub(crate) const SHELL: &str = "shell";
 pub(crate) const ROOT: &str = "root";
 pub(crate) const DIRECTORY: &str = "dir";
 /// The container's root in the shell.
 pub(crate) const ROOT_IN_SHELL: &str = "/root";
-pub(crate) const DEVICES: &str = "/dev";
 /// Where libcontainer finds and leaves the terminal's parts, in the shell and in the container.
 const TERMINALS: &str = "/dev/pts";
 const CONSOLE: &str = "/dev/console";
@@ -194,11 +191,6 @@ fn bind_of(source: &Path, destination: impl AsRef<Path>, option: &str) -> Mount 
     mount
 }
 
-pub(crate) fn is_bind(mount: &Mount) -> bool {
-    let words = options(mount);
-    mount.typ().as_deref() == Some("bind") || words.iter().any(|o| o == "bind" || o == "rbind")
-}
-
 /// Labels the file systems that are made for this container. libcontainer would label every file
 /// system except procfs and sysfs; the kernel refuses that for an mqueue, whose root is labelled
 /// later.
@@ -209,10 +201,6 @@ fn set_label(mount: &mut Mount, label: &str) {
         options.push(format!("context={label}"));
         mount.set_options(Some(options));
     }
-}
-
-pub(crate) fn options(mount: &Mount) -> &[String] {
-    mount.options().as_deref().unwrap_or_default()
 }
 
 /// Refuses a mount inside `/proc`, except on the files that lxcfs replaces. `root.rs` checks that a

@@ -10,9 +10,10 @@ use oci_spec::runtime::{
     LinuxDevice, LinuxDeviceType, LinuxIdMapping, LinuxNamespaceType as Ns, Mount, Spec,
 };
 
-use crate::adjust::{DEVICES, options};
-use crate::mount_option::{access_time, attribute, propagation};
+use crate::mount_option::{access_time, attribute, options, propagation};
 use crate::strip::has_namespace;
+
+pub(crate) const DEVICES: &str = "/dev";
 
 /// A tmpfs with nodes and [`LINKS`].
 #[derive(Debug, Clone, PartialEq, Eq)]

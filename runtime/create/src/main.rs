@@ -48,11 +48,12 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
-use crate::adjust::{DIRECTORY, STAGE, Tree};
+use crate::adjust::{DIRECTORY, Tree};
 use crate::birth::Birth;
 use crate::hooks::Early;
 use crate::host_proc::HostProc;
 use crate::init::{HostHooks, Init, Ready};
+use crate::strip::STAGE;
 
 fn main() -> std::process::ExitCode {
     // A container that sees us in its pid namespace may execute our image (`/proc/<pid>/exe`),

@@ -1,5 +1,7 @@
 //! Mount options as kernel flags.
 
+use oci_spec::runtime::Mount;
+
 /// The MOUNT_ATTR_* bit of a mount option. Access times have no effect in cgroup file systems and
 /// procfs; `bind` is not an attribute.
 pub(crate) fn attribute(option: &str) -> Option<u64> {
@@ -42,4 +44,13 @@ pub(crate) fn propagation(option: &str) -> Option<u64> {
         _ => return None,
     };
     Some(flag | recursive)
+}
+
+pub(crate) fn options(mount: &Mount) -> &[String] {
+    mount.options().as_deref().unwrap_or_default()
+}
+
+pub(crate) fn is_bind(mount: &Mount) -> bool {
+    let words = options(mount);
+    mount.typ().as_deref() == Some("bind") || words.iter().any(|o| o == "bind" || o == "rbind")
 }

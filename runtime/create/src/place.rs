@@ -34,10 +34,11 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::adjust::{DIRECTORY, Plan, ROOT, SHELL, STAGE, Staged, Tree};
+use crate::adjust::{DIRECTORY, Plan, ROOT, SHELL, Staged, Tree};
 use crate::cgroup_view::{CgroupView, Hierarchies};
 use crate::devices::{CORE, DevTree, LINKS, Node};
 use crate::idmap;
+use crate::strip::STAGE;
 
 /// Moves from the host's mount namespace to a copy of `bare` with the staged mounts; the working
 /// directory stays the same. Restrictions on the file system of a staged root do not apply there.

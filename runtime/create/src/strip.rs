@@ -9,7 +9,8 @@ use oci_spec::runtime::{
     LinuxNamespace, LinuxNamespaceType as Ns, ProcessBuilder, Spec, UserBuilder,
 };
 
-use crate::adjust::STAGE;
+/// The stage: a tmpfs instead of the hierarchies, where libcgroups expects one.
+pub(crate) const STAGE: &str = "/sys/fs/cgroup";
 
 /// Settings of the complete root.
 #[derive(Debug, Default, PartialEq, Eq)]
