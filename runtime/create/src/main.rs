@@ -158,10 +158,7 @@ fn create() -> Result<i32, String> {
 }
 
 /// Compiles the filter once per profile, and puts it in the container's directory for its execs.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "files of the container's directory"
-)]
+#[expect(clippy::disallowed_methods, reason = "our directory")]
 fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String> {
     let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) else {
         return Ok(None);
@@ -173,10 +170,7 @@ fn compile_filter(spec: &Spec, launch: &Launch) -> Result<Option<Filter>, String
 }
 
 /// Writes the scheduling to the container's directory for its execs.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "files of the container's directory"
-)]
+#[expect(clippy::disallowed_methods, reason = "our directory")]
 fn save_scheduling(spec: &Spec) -> Result<Scheduling, String> {
     let scheduling = from_spec::scheduling(spec)?;
     if scheduling != Scheduling::default() {
@@ -212,10 +206,7 @@ fn bundle() -> String {
     format!("{STATE}/bundle")
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "files of the container's directory"
-)]
+#[expect(clippy::disallowed_methods, reason = "our directory")]
 fn write_bundle(spec: &Spec) -> Result<(), String> {
     let at = |e: std::io::Error| format!("write the bundle: {e}");
     DirBuilder::new()
