@@ -295,7 +295,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[tokio::test]
 async fn the_hosts_devices_at_dev_stay_as_they_are_beside_a_shared_mount_and_hooks() {
     let mut ground = Ground::new().await;
-    // As on a host: names that libcontainer makes in a container's own /dev.
+    // As on a host: names that are made in a container's own /dev.
     let (devices, _unmount) = shared(&ground, "devices");
     fs::create_dir(devices.join("pts")).expect("a directory");
     symlink("/proc/self/fd", devices.join("fd")).expect("a link");
@@ -569,4 +569,34 @@ async fn a_joined_namespace_need_not_be_reachable_from_inside_a_user_namespace()
         "{error}"
     );
     drop(first_monitor);
+}
+
+/// snapd pins a mount namespace per snap below `/run`; a pod may mount all of `/`.
+#[tokio::test]
+async fn a_source_with_a_pinned_mount_namespace_is_mounted_without_it() {
+    let mut ground = Ground::new().await;
+    let (source, _unmount) = shared(&ground, "pins");
+    // The kernel pins none on a shared mount.
+    let private = rustix::mount::MountPropagationFlags::PRIVATE;
+    rustix::mount::mount_change(&source, private).expect("private");
+    let pin = source.join("pin");
+    fs::write(&pin, "").expect("a file");
+    let option = format!("--mount={}", pin.display());
+    let mut unshare = std::process::Command::new("unshare");
+    let made = unshare.args([option.as_str(), "true"]).status();
+    assert!(made.expect("unshare runs").success());
+    let _unpin = Unmount(pin);
+    // Whether the kernel refuses the tree depends on the numbers of both namespaces.
+    for _ in 0..6 {
+        let mut b = ground.container(&["ls", "/vol"]);
+        b.spec["mounts"].as_array_mut().expect("mounts").push(json!({
+            "destination": "/vol", "type": "bind", "source": source, "options": ["rbind", "rslave"]
+        }));
+        let monitor = ground.launch(&b).await.expect("create");
+        monitor.start().await.expect("start");
+        monitor.wait().await;
+        let found = lines(&fs::read_to_string(&b.log).expect("log"));
+        assert_eq!(found, ["below", "pin"]);
+        monitor.delete().await.expect("delete");
+    }
 }

@@ -22,7 +22,7 @@ use crate::{
 )]
 pub(super) fn make(state: &Path, helpers: &Path) -> Result<PathBuf> {
     let root = state.join("pause-root");
-    // Mount points for libcontainer, which may be root of a user namespace.
+    // Mount points for init, which may be root of a user namespace.
     for dir in [
         root.clone(),
         root.join("proc"),
