@@ -1,7 +1,8 @@
 //! Fault points: named places at which a test makes the daemon fail.
 //!
 //! `CAIRN_FAULT=name=error|hang|abort` (comma-separated) arms them, only with the feature `fault`.
-//! A name with `@n` fires at the n-th pass. Without the feature a point compiles to nothing.
+//! A name with `@n` fires at the n-th pass. `name=gate:FILE` holds each pass while `FILE` exists, and
+//! makes `FILE.reached`. Without the feature a point compiles to nothing.
 
 #[cfg(feature = "fault")]
 pub use armed::{Fired, pass, point};
@@ -32,7 +33,10 @@ mod unarmed {
 
 #[cfg(feature = "fault")]
 mod armed {
-    use std::{collections::HashMap, env, fmt::Display, future, process, sync::OnceLock};
+    use std::{
+        collections::HashMap, env, fmt::Display, future, path::PathBuf, process, sync::OnceLock,
+        time::Duration,
+    };
 
     use parking_lot::Mutex;
 
@@ -42,11 +46,12 @@ mod armed {
     pub struct Fired(String);
 
     /// The effect of an armed point.
-    #[derive(Clone, Copy, PartialEq)]
+    #[derive(Clone, PartialEq)]
     enum Act {
         Error,
         Hang,
         Abort,
+        Gate(PathBuf),
     }
 
     struct Fault {
@@ -65,7 +70,7 @@ mod armed {
                     "error" => Act::Error,
                     "hang" => Act::Hang,
                     "abort" => Act::Abort,
-                    _ => return None,
+                    act => Act::Gate(act.strip_prefix("gate:")?.into()),
                 };
                 let passes_left = nth.parse().ok()?;
                 Some((name.to_owned(), Fault { act, passes_left }))
@@ -79,11 +84,14 @@ mod armed {
             FAULTS.get_or_init(|| Mutex::new(parse(&env::var("CAIRN_FAULT").unwrap_or_default())));
         let mut faults = faults.lock();
         let fault = faults.get_mut(name)?;
+        if let Act::Gate(_) = fault.act {
+            return Some(fault.act.clone());
+        }
         fault.passes_left = fault.passes_left.checked_sub(1)?;
         if fault.passes_left > 0 {
             return None;
         }
-        let act = fault.act;
+        let act = fault.act.clone();
         if act == Act::Abort {
             process::abort();
         }
@@ -110,8 +118,22 @@ mod armed {
     pub async fn pass(name: &str) -> Result<(), Fired> {
         match fires(name) {
             Some(Act::Hang) => future::pending().await,
+            Some(Act::Gate(gate)) => {
+                hold(gate).await;
+                Ok(())
+            }
             Some(_) => Err(Fired(name.to_owned())),
             None => Ok(()),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "in a test")]
+    async fn hold(gate: PathBuf) {
+        let mut reached = gate.clone().into_os_string();
+        reached.push(".reached");
+        while gate.exists() {
+            let _ = std::fs::write(&reached, ""); // the test would time out
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }

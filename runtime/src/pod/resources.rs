@@ -90,6 +90,7 @@ async fn write_in_turn(
     let record = container.cell.get();
     let running = takes_update(record.phase)?;
     let mut specs = node.specs.read(&container.id).await?;
+    fault::pass("container.update.read").await?;
     *before = oci::limits::current(&specs.spec).map(oci::resources_to_nri);
     change(node, &mut specs, cri, nri)?;
     if running {

@@ -3,12 +3,11 @@
 
 use std::{
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
 use cairn_tests::{
-    Daemon,
+    Daemon, Setup,
     container::Container,
     cri::{ContainerState, ContainerStatus, PodSandboxState},
     look,
@@ -18,7 +17,6 @@ use cairn_tests::{
     until,
 };
 use nri::proto::{ContainerUpdate, LinuxContainerUpdate, LinuxCpu, LinuxResources, OptionalUInt64};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tonic::Code;
 
 /// Changes the schema of a record to an unsupported one, or back.
@@ -339,7 +337,10 @@ async fn an_empty_record_is_held_and_goes_when_the_machine_has_rebooted() {
 /// a writer.
 #[tokio::test]
 async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() {
-    let daemon = Daemon::start().await;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let gate = scratch.path().join("gate");
+    let fault = format!("container.update.read=gate:{}", gate.display());
+    let daemon = Daemon::with(Setup::default().env("CAIRN_FAULT", &fault)).await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
     plugin.runtime().synchronized().await;
     let pod = daemon.cri().pod("ghost").await;
@@ -347,9 +348,7 @@ async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() 
     let spec = daemon
         .path("root/specs")
         .join(format!("{}.json", container.id));
-    let content = fs::read(&spec).expect("the spec is there");
-    fs::remove_file(&spec).expect("removed");
-    mknodat(CWD, &spec, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    fs::write(&gate, "").expect("a file");
     let update = ContainerUpdate {
         container_id: container.id.clone(),
         linux: Some(LinuxContainerUpdate {
@@ -365,15 +364,13 @@ async fn a_container_that_is_removed_during_a_plugins_update_leaves_no_record() 
     };
     let runtime = plugin.runtime();
     let asked = tokio::spawn(async move { runtime.update_containers(vec![update], vec![]).await });
-    // Opening it succeeds when the update reads.
-    let mut pipe = until("the update reads the spec", || async {
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        open(&spec, flags, Mode::empty()).ok().map(fs::File::from)
+    let reached = scratch.path().join("gate.reached");
+    until("the update has read the spec", || async {
+        reached.exists().then_some(())
     })
     .await;
     container.remove().await.expect("RemoveContainer");
-    pipe.write_all(&content).expect("less than a pipe takes");
-    drop(pipe);
+    fs::remove_file(&gate).expect("removed");
     let failed = asked.await.expect("no panic").expect("an answer");
     let record = container_record(&daemon, &container.id);
     assert!(!record.exists() && !spec.exists(), "it is on record again");
