@@ -167,7 +167,7 @@ impl Cgroups {
 
 fn cpu_limit_v1(dir: &Path) -> Option<u64> {
     let quota = fs::read_to_string(dir.join("cpu.cfs_quota_us")).ok()?;
-    // -1 is no limit.
+    // -1 means unlimited.
     let quota = quota.trim().parse().ok()?;
     let period = fs::read_to_string(dir.join("cpu.cfs_period_us")).ok()?;
     millionths(quota, period.trim().parse().ok()?)
@@ -175,7 +175,7 @@ fn cpu_limit_v1(dir: &Path) -> Option<u64> {
 
 fn cpu_limit_v2(dir: &Path) -> Option<u64> {
     let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
-    // `max` is no limit.
+    // `max` means unlimited.
     let (quota, period) = text.trim().split_once(' ')?;
     millionths(quota.parse().ok()?, period.parse().ok()?)
 }

@@ -1,8 +1,8 @@
 //! Reads the files that cairn wrote itself: records, specs, and the files of a container.
 //!
-//! Only regular files of at most [`MAX`] bytes, and no links: whoever can put another object in a
-//! file's place must not make a process of the runtime read without end, wait for a fifo, or open
-//! a device. The writers keep the bound.
+//! Only regular files of at most [`MAX`] bytes, and no links: another object in a file's place must
+//! not make a process of the runtime read without end, wait for a fifo, or open a device. The writers
+//! keep the bound.
 
 use std::fs::File;
 use std::io::{self, Read};
