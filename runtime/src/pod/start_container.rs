@@ -5,6 +5,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
@@ -21,7 +22,7 @@ use super::{
     record::{ContainerPhase, Exit, Mark, PodPhase, Process},
     registry::Registry,
     spec::Specs,
-    state::{Container, LOOKUP, Pod},
+    state::{Container, LOOKUP, PATIENCE, Pod},
 };
 use crate::{
     blocking::blocking,
@@ -33,8 +34,8 @@ use crate::{
     trace::Action,
 };
 
-/// Time that a stop or removal leaves to mounts and OCI hooks of a start.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// A kubelet waits for two minutes; later nobody takes the result.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Longer lines of output are split into partial records, as in other runtimes.
 pub const MAX_LOG_LINE: u32 = 16384;
 
@@ -59,14 +60,29 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
 async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     let specs = cx.node.specs.read(&container.id).await?;
     let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
-    let (monitor, process) = launch(cx, pod, container, &specs, &adjusted).await?;
-    fault::pass("container.start.hook").await?;
-    let hooks = &cx.notices.hooks;
-    hooks.start_container(pod, container, process.pid).await?;
-    fault::pass("container.start.start").await?;
-    spans::step("start", monitor.start())
-        .await
-        .map_err(|error| Error::failed(adjusted.name_in(&error.to_string())))?;
+    // One for all phases.
+    let mut given_up = pin!(given_up(container));
+    let launched = launch(cx, pod, container, &specs, &adjusted, given_up.as_mut());
+    let (monitor, process) = launched.await?;
+    let started = async {
+        fault::pass("container.start.hook").await?;
+        let hooks = &cx.notices.hooks;
+        hooks.start_container(pod, container, process.pid).await?;
+        fault::pass("container.start.start").await?;
+        spans::step("start", monitor.start())
+            .await
+            .map_err(|error| Error::failed(adjusted.name_in(&error.to_string())))
+    };
+    tokio::select! {
+        biased;
+        started = started => started?,
+        // The caller kills the container, and its OCI hooks with it.
+        why = given_up => {
+            return Err(Error::failed(format!(
+                "{why}; an OCI hook, a plugin or the container's first process does not answer"
+            )));
+        }
+    }
     container
         .cell
         .change(|record| {
@@ -79,6 +95,17 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     Ok(monitor)
 }
 
+/// Ready when the start is to be given up: the reason.
+async fn given_up(container: &Container) -> String {
+    tokio::select! {
+        () = container.ends_within(PATIENCE) => format!(
+            "given up after {} s, since the container is to end",
+            PATIENCE.as_secs()
+        ),
+        () = tokio::time::sleep(LONGEST) => format!("given up after {} s", LONGEST.as_secs()),
+    }
+}
+
 /// Everything up to an init that waits for its start.
 async fn launch(
     cx: &Pods,
@@ -86,6 +113,7 @@ async fn launch(
     container: &Container,
     specs: &Specs,
     adjusted: &AdjustedStart,
+    given_up: Pin<&mut impl Future<Output = String>>,
 ) -> Result<(Monitor, Process)> {
     let node = &cx.node;
     let record = container.cell.get();
@@ -124,10 +152,7 @@ async fn launch(
         biased;
         launched = launched => launched.map_err(|error| adjusted.name_in(&error.cause())),
         // The monitor undoes what it did, as far as the kernel lets it.
-        () = container.ends_within(PATIENCE) => Err(format!(
-            "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
-            PATIENCE.as_secs()
-        )),
+        why = given_up => Err(format!("{why}; a mount or an OCI hook does not answer")),
     };
     let (unmounting, id) = (Arc::clone(node), container.id.clone());
     // Not awaited: an unmount waits for the kernel's grace period, but the container need not.
