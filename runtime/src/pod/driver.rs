@@ -29,7 +29,7 @@ use super::{
     container_exit, create_container,
     error::{Error, Kind, Result},
     event_log,
-    op::{CreateContainerRequest, Op, Reply, Request},
+    op::{Asker, CreateContainerRequest, Op, Reply, Request},
     pods::Pods,
     record::ContainerPhase,
     remove_container, remove_pod_sandbox, start_container,
@@ -37,7 +37,7 @@ use super::{
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
 
-/// Requests that may wait for a step to end. More are rejected.
+/// When this many requests wait for a step to end, a client's further request is rejected.
 const MAX_WAITING: usize = 512;
 
 /// On the heap, because these futures are large and would be moved from stack to stack.
@@ -48,7 +48,7 @@ struct Running {
     op: Op,
     /// The container that the step is about, if any.
     container: Option<Arc<Container>>,
-    waiters: Vec<Reply>,
+    reply: Reply,
 }
 
 pub struct Driver {
@@ -91,7 +91,7 @@ impl Driver {
                     }
                 }
                 request = self.queue.recv() => match request {
-                    Some(request) => self.on_request(request),
+                    Some(request) => self.on_arrival(request),
                     None => return,
                 },
             }
@@ -108,6 +108,7 @@ impl Driver {
             op,
             container,
             reply,
+            ..
         } in self.waiting
         {
             let id = container.unwrap_or_else(|| self.pod.id.clone());
@@ -115,8 +116,8 @@ impl Driver {
         }
     }
 
-    fn on_request(&mut self, request: Request) {
-        if self.waiting.len() >= MAX_WAITING {
+    fn on_arrival(&mut self, request: Request) {
+        if request.by == Asker::Client && self.waiting.len() >= MAX_WAITING {
             let text = format!(
                 "sandbox {}: {MAX_WAITING} requests wait already",
                 self.pod.id
@@ -124,6 +125,10 @@ impl Driver {
             let error = Error::new(Kind::Exhausted, text);
             return request.reply.send(Err(error));
         }
+        self.on_request(request);
+    }
+
+    fn on_request(&mut self, request: Request) {
         let id = request.container.as_ref();
         let container = id.and_then(|id| self.pod.container(id));
         self.cut_short(&request.op, container.as_deref());
@@ -145,7 +150,7 @@ impl Driver {
         let answer = match decision {
             Decision::Run => return self.spawn(request, container),
             Decision::Join | Decision::Shorten => return self.join(request, container.as_deref()),
-            Decision::Wait | Decision::CutShort => return self.waiting.push_back(request),
+            Decision::Wait | Decision::CutShort => return self.wait(request),
             Decision::Done => Ok(id()),
             Decision::Absent => request.op.on_absent(&id()).map(|()| id()),
             Decision::Deny(denial) => {
@@ -158,6 +163,21 @@ impl Driver {
             }
         };
         request.reply.send(answer);
+    }
+
+    /// Joins a waiting request for the same, so that repeated stops and evictions wait as one.
+    fn wait(&mut self, request: Request) {
+        match self.waiting.iter_mut().find(|one| one.serves(&request)) {
+            Some(waiting) => {
+                if let (Op::Stop { grace }, Op::Stop { grace: wanted }) =
+                    (&mut waiting.op, &request.op)
+                {
+                    *grace = (*grace).min(*wanted);
+                }
+                waiting.reply.join(request.reply);
+            }
+            None => self.waiting.push_back(request),
+        }
     }
 
     fn decide(&self, op: &Op, container: Option<&Container>) -> Decision {
@@ -239,7 +259,7 @@ impl Driver {
             running.op.is_same(&request.op) && of == container
         };
         match self.running.values_mut().find(is_it) {
-            Some(running) => running.waiters.push(request.reply),
+            Some(running) => running.reply.join(request.reply),
             // Admission found the step running. Otherwise the caller must not wait forever.
             None => {
                 let error = Error::failed("the step to join has ended; try again");
@@ -271,18 +291,17 @@ impl Driver {
             step.await?;
             Ok(unsynced.sync().await?)
         };
-        // The step runs in the span of its first caller.
-        let asker = reply.asker.clone();
+        let span = reply.span.clone();
         let task = match op.rpc() {
             Some(call) => self.tasks.spawn(
-                asker.scope(async move { event_log::during(call, &log, subject, step).await }),
+                span.scope(async move { event_log::during(call, &log, subject, step).await }),
             ),
-            None => self.tasks.spawn(asker.scope(step)),
+            None => self.tasks.spawn(span.scope(step)),
         };
         let running = Running {
             op,
             container,
-            waiters: vec![reply],
+            reply,
         };
         self.running.insert(task.id(), running);
     }
@@ -304,10 +323,9 @@ impl Driver {
             return false;
         };
         let id = running.container.as_ref().map_or(&self.pod.id, |of| &of.id);
-        for waiter in running.waiters {
-            waiter.send(result.clone().map(|()| id.clone()));
-        }
-        matches!(running.op, Op::RemovePod) && result.is_ok()
+        running.reply.send(result.map(|()| id.clone()));
+        // A plugin's error does not keep a pod that is removed.
+        matches!(running.op, Op::RemovePod) && self.cx.registry.any(&self.pod.id).is_none()
     }
 }
 

@@ -61,6 +61,7 @@ pub mod remove_container;
 pub mod remove_pod_sandbox;
 mod required;
 pub mod resources;
+mod resources_turn;
 pub mod run_pod_sandbox;
 pub mod sandbox;
 mod selinux;

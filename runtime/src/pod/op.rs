@@ -69,32 +69,63 @@ impl Op {
     }
 }
 
+/// Who asks. A client's request is refused where too many wait; a fact or a step of the runtime
+/// never is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    Client,
+    Runtime,
+}
+
 /// An entry of a pod's queue.
 pub struct Request {
     pub op: Op,
     /// The existing container that the operation is about, if any.
     pub container: Option<String>,
+    pub by: Asker,
     pub reply: Reply,
+}
+
+impl Request {
+    /// Whether a waiting request serves the other one, too. A stop then gets the shorter grace
+    /// period.
+    pub fn serves(&self, other: &Self) -> bool {
+        let shared = matches!(
+            self.op,
+            Op::Stop { .. } | Op::Remove | Op::StopPod | Op::RemovePod
+        );
+        shared && self.op.is_same(&other.op) && self.container == other.container
+    }
 }
 
 /// Receives the id of the object of the operation, or its error.
 pub struct Reply {
-    answer: oneshot::Sender<Result<String>>,
-    /// The step runs in this caller's span.
-    pub asker: spans::Context,
+    answers: Vec<oneshot::Sender<Result<String>>>,
+    /// The step runs in the span of its first caller.
+    pub span: spans::Context,
 }
 
 impl Reply {
     /// For the calling task.
     pub fn new() -> (Self, oneshot::Receiver<Result<String>>) {
         let (answer, answered) = oneshot::channel();
-        let asker = spans::here();
-        (Self { answer, asker }, answered)
+        let reply = Self {
+            answers: vec![answer],
+            span: spans::here(),
+        };
+        (reply, answered)
+    }
+
+    /// Adds the callers of another request for the same.
+    pub fn join(&mut self, other: Self) {
+        self.answers.extend(other.answers);
     }
 
     pub fn send(self, result: Result<String>) {
-        // The caller may have stopped waiting.
-        let _ = self.answer.send(result);
+        for answer in self.answers {
+            // The caller may have stopped waiting.
+            let _ = answer.send(result.clone());
+        }
     }
 }
 

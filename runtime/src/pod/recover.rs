@@ -26,7 +26,7 @@ use super::{
     held::AllHeld,
     message,
     node::Node,
-    op::{Op, Request},
+    op::{Asker, Op, Request},
     pause::{self, is_exposed},
     plugins::Plugins,
     pods::Pods,
@@ -230,10 +230,14 @@ async fn recover_pod(cx: Arc<Pods>, pod: Arc<Pod>, queue: mpsc::Receiver<Request
     }
     let hooks = pod.cell.get().hooks.clone();
     if hooks.remove == Mark::Begun {
-        let removed = pod.ask(Op::RemovePod).await;
+        let removed = pod.ask(Asker::Runtime, Op::RemovePod).await;
         log_failure(&pod, "resume its removal", removed);
     } else if hooks.stop == Mark::Begun {
-        log_failure(&pod, "resume its stop", pod.ask(Op::StopPod).await);
+        log_failure(
+            &pod,
+            "resume its stop",
+            pod.ask(Asker::Runtime, Op::StopPod).await,
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     container_exit::{release, send_stop_hook, watch},
     create_container,
     error::Result,
-    op::Op,
+    op::{Asker, Op},
     pods::Pods,
     record::{ContainerPhase, Mark},
     state::{Container, Pod},
@@ -48,7 +48,8 @@ pub(super) async fn recover_container(
         }
     }
     if container.cell.get().hooks.remove == Mark::Begun {
-        pod.ask_container(&container.id, Op::Remove).await?;
+        pod.ask_container(Asker::Runtime, &container.id, Op::Remove)
+            .await?;
     }
     Ok(())
 }
@@ -138,7 +139,9 @@ fn look_again(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
 
 async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
     let exited = Op::Exited(ending);
-    pod.ask_container(&container.id, exited).await.map(drop)
+    pod.ask_container(Asker::Runtime, &container.id, exited)
+        .await
+        .map(drop)
 }
 
 /// Logs a failed step; recovery goes on.

@@ -16,16 +16,18 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use super::{
     adjusted_start::AdjustedStart,
     container_exit::{self, watch, written_later},
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Error, Kind, Result},
     node::Node,
     pods::Pods,
-    record::{ContainerPhase, Exit, Mark, PodPhase, Process},
+    record::{ContainerPhase, Eviction, Exit, Mark, PodPhase, Process},
     registry::Registry,
+    resources,
     spec::Specs,
     state::{Container, LOOKUP, PATIENCE, Pod},
 };
 use crate::{
     blocking::blocking,
+    cgroup::Cgroup,
     clock, fault,
     host::lookup::Session,
     monitor::{LaunchSpec, Monitor},
@@ -58,11 +60,24 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
 }
 
 async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
-    let specs = cx.node.specs.read(&container.id).await?;
-    let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
+    if let Some(Eviction { plugin, reason }) = &container.cell.get().evicted {
+        let text = format!("evicted by {plugin}: {reason}");
+        return Err(Error::new(Kind::WrongState, text));
+    }
     // One for all phases.
     let mut given_up = pin!(given_up(container));
-    let launched = launch(cx, pod, container, &specs, &adjusted, given_up.as_mut());
+    let set_up = resources::set_up(&cx.node, container);
+    let (specs, group) = spans::step("make the cgroup", set_up).await?;
+    let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
+    let launched = launch(
+        cx,
+        pod,
+        container,
+        &specs,
+        &group,
+        &adjusted,
+        given_up.as_mut(),
+    );
     let (monitor, process) = launched.await?;
     let started = async {
         fault::pass("container.start.hook").await?;
@@ -106,12 +121,13 @@ async fn given_up(container: &Container) -> String {
     }
 }
 
-/// Everything up to an init that waits for its start.
+/// Everything from the cgroup to an init that waits for its start.
 async fn launch(
     cx: &Pods,
     pod: &Pod,
     container: &Container,
     specs: &Specs,
+    group: &Cgroup,
     adjusted: &AdjustedStart,
     given_up: Pin<&mut impl Future<Output = String>>,
 ) -> Result<(Monitor, Process)> {
@@ -124,22 +140,13 @@ async fn launch(
     });
     look_up(node, pod, container, adjusted, log_path.clone()).await?;
 
-    fault::pass("container.start.cgroup").await?;
-    let group = node.cgroup(&record.cgroup)?;
-    let linux = specs.spec.linux().as_ref();
-    let resources = linux.and_then(|linux| linux.resources().clone());
-    let set_up = group.set_up(&container.id, resources);
-    spans::step("make the cgroup", set_up)
-        .await
-        .step("cgroup")?;
-
     fault::pass("container.start.launch").await?;
     spans::step("mount the root", mount_root(node, pod, container, specs)).await?;
     let launched = node.launcher.launch(LaunchSpec {
         id: container.id.clone(),
         dir: node.dirs.container(&container.id),
         config: serde_json::to_vec(&specs.spec).step("encode the spec")?,
-        cgroups: node.joined_by_monitor(&group),
+        cgroups: node.joined_by_monitor(group),
         tty: record.config.tty,
         stdin: record.config.stdin,
         stdin_once: record.config.stdin_once,
