@@ -10,7 +10,7 @@ use std::{
 use nri::{
     Adaptation, Created, Delivery, Notified, PluginId, PluginInfo, PluginState, Ran, Refused,
     StartError, Stopped, TransportError, Updated,
-    merge::{Askers, overlay},
+    merge::{Askers, Share, overlay},
     proto::{
         Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
         PodSandbox,

@@ -16,6 +16,7 @@ use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 
 /// The values before a change.
+#[derive(Debug)]
 pub struct Former(Vec<Change>);
 
 impl Cgroup {

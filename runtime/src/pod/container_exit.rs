@@ -80,6 +80,20 @@ pub async fn exited(
     container: &Arc<Container>,
     ending: Ending,
 ) -> Result<()> {
+    let written = record(cx, pod, container, ending).await;
+    settle(cx, pod, container, written).await
+}
+
+/// Records the exit.
+///
+/// # Errors
+/// As [`exited`].
+pub async fn record(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Container,
+    ending: Ending,
+) -> std::result::Result<(), store::Error> {
     let (mut exit, finished_at) = match ending {
         Ending::Exited(exit) => check(&exit),
         Ending::Lost => lost(&cx.node, container).await,
@@ -98,7 +112,8 @@ pub async fn exited(
         .cell
         .record_fact(|record| {
             record.phase = ContainerPhase::Exited;
-            record.finished_at = finished_at;
+            // The time of day may have been set back.
+            record.finished_at = finished_at.max(record.started_at);
             record.exit = exit;
             if record.hooks.stop == Mark::None {
                 record.hooks.stop = Mark::Begun;
@@ -106,8 +121,21 @@ pub async fn exited(
         })
         .await;
     cx.notices.became(pod, Some(container), action);
+    written.map(drop)
+}
+
+/// Releases what is left of a container whose exit was recorded, and notifies plugins.
+///
+/// # Errors
+/// That of the record.
+pub async fn settle(
+    cx: &Arc<Pods>,
+    pod: &Arc<Pod>,
+    container: &Arc<Container>,
+    written: std::result::Result<(), store::Error>,
+) -> Result<()> {
     match &written {
-        Ok(_) => release(&cx.node, container).await,
+        Ok(()) => release(&cx.node, container).await,
         Err(_) => release_later(cx, pod, container),
     }
     send_stop_hook(cx, pod, container).await;

@@ -29,10 +29,10 @@ use super::{
     container_exit, create_container,
     error::{Error, Kind, Result},
     event_log,
-    op::{Asker, CreateContainerRequest, Op, Reply, Request},
+    op::{Answer, Asker, CreateContainerRequest, Look, Op, Reply, Request},
     pods::Pods,
     record::ContainerPhase,
-    remove_container, remove_pod_sandbox, start_container,
+    recover_container, recover_pod, remove_container, remove_pod_sandbox, start_container,
     state::{Container, Pod},
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
@@ -76,6 +76,29 @@ impl Driver {
     /// would keep the memory of all start steps for the life of the pod.
     pub fn start(self) {
         tokio::spawn(self.run());
+    }
+
+    /// Begins the recovery of the pod and of its containers, before any request; then serves.
+    /// Returns their answers.
+    pub fn recover(mut self) -> Vec<Answer> {
+        let containers = self.pod.containers();
+        let containers = containers.into_iter().map(|one| Some(one.id.clone()));
+        let mut answers = Vec::new();
+        for container in std::iter::once(None).chain(containers) {
+            let (reply, answer) = Reply::new();
+            answers.push(answer);
+            self.on_request(Request {
+                op: match &container {
+                    None => Op::RecoverPod,
+                    Some(_) => Op::Recover(Look::First),
+                },
+                container,
+                by: Asker::Runtime,
+                reply,
+            });
+        }
+        self.start();
+        answers
     }
 
     async fn run(mut self) {
@@ -183,6 +206,7 @@ impl Driver {
     fn decide(&self, op: &Op, container: Option<&Container>) -> Decision {
         let any = |is: fn(&Op) -> bool| self.running.values().any(|one| is(&one.op));
         let work = PodWork {
+            recovering: any(|op| matches!(op, Op::RecoverPod)),
             updating: any(|op| matches!(op, Op::UpdatePod(_))),
             stopping: any(|op| matches!(op, Op::StopPod)),
             removing: any(|op| matches!(op, Op::RemovePod)),
@@ -241,6 +265,8 @@ impl Driver {
             format!("taken by container {id}")
         } else if matches!(step, Some(Op::Create(_))) {
             return self.join(request, Some(existing));
+        } else if matches!(step, Some(Op::Recover(_))) {
+            return self.wait(request);
         } else if as_made && !existing.is_known() {
             return request.reply.send(Ok(id));
         } else {
@@ -324,8 +350,9 @@ impl Driver {
         };
         let id = running.container.as_ref().map_or(&self.pod.id, |of| &of.id);
         running.reply.send(result.map(|()| id.clone()));
-        // A plugin's error does not keep a pod that is removed.
-        matches!(running.op, Op::RemovePod) && self.cx.registry.any(&self.pod.id).is_none()
+        // A plugin's error does not keep a pod that is removed, or undone by recovery.
+        matches!(running.op, Op::RemovePod | Op::RecoverPod)
+            && self.cx.registry.any(&self.pod.id).is_none()
     }
 }
 
@@ -337,6 +364,16 @@ fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: O
         (Op::RemovePod, _) => Box::pin(async move { remove_pod_sandbox::run(&cx, &pod).await }),
         (Op::UpdatePod(request), _) => {
             Box::pin(async move { update_pod_sandbox_resources::run(&cx, &pod, &request).await })
+        }
+        (Op::RecoverPod, _) => {
+            let found = cx.recovering.token();
+            Box::pin(async move { recover_pod::run(&cx, &pod, found).await })
+        }
+        (Op::Recover(look), Some(container)) => {
+            let found = cx.recovering.token();
+            Box::pin(
+                async move { recover_container::run(&cx, &pod, &container, look, found).await },
+            )
         }
         (Op::Create(wanted), Some(container)) => {
             Box::pin(async move { create_container::run(&cx, &pod, &container, &wanted).await })

@@ -31,6 +31,19 @@ pub enum Op {
     Remove,
     /// From the watcher of the container's monitor, never from a client.
     Exited(Ending),
+    /// Of the pod's record after a restart.
+    RecoverPod,
+    /// Of a container's record after a restart.
+    Recover(Look),
+}
+
+/// Why the monitor of a container is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The daemon has started.
+    First,
+    /// It did not answer before.
+    Again,
 }
 
 impl Op {
@@ -45,7 +58,7 @@ impl Op {
             Self::Stop { .. } => Some("StopContainer"),
             Self::Update(_) => Some("UpdateContainerResources"),
             Self::Remove => Some("RemoveContainer"),
-            Self::Exited(_) => None,
+            Self::Exited(_) | Self::RecoverPod | Self::Recover(_) => None,
         }
     }
 
@@ -58,6 +71,7 @@ impl Op {
         match self {
             Self::StopPod | Self::RemovePod => Ok(()),
             Self::Stop { .. } | Self::Remove | Self::Exited(_) => Ok(()),
+            Self::RecoverPod | Self::Recover(_) => Ok(()),
             Self::UpdatePod(_) | Self::Create(_) => Err(Error::no_sandbox(id)),
             Self::Start | Self::Update(_) => Err(Error::no_container(id)),
         }
@@ -98,6 +112,9 @@ impl Request {
     }
 }
 
+/// The id of the object of an operation, or its error.
+pub type Answer = oneshot::Receiver<Result<String>>;
+
 /// Receives the id of the object of the operation, or its error.
 pub struct Reply {
     answers: Vec<oneshot::Sender<Result<String>>>,
@@ -107,7 +124,7 @@ pub struct Reply {
 
 impl Reply {
     /// For the calling task.
-    pub fn new() -> (Self, oneshot::Receiver<Result<String>>) {
+    pub fn new() -> (Self, Answer) {
         let (answer, answered) = oneshot::channel();
         let reply = Self {
             answers: vec![answer],

@@ -311,6 +311,11 @@ impl ContainerRecord {
             .map_or("", |metadata| metadata.name.as_str())
     }
 
+    /// The newest of its times.
+    pub fn newest_time(&self) -> i64 {
+        self.created_at.max(self.started_at).max(self.finished_at)
+    }
+
     /// Unique within a pod.
     pub fn name_key(&self) -> String {
         container_name_key(&self.metadata())

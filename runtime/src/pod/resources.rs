@@ -133,7 +133,8 @@ async fn change(
     let mut specs = old.clone();
     merge(node, &mut specs, cri, nri)?;
     let mut changed = None;
-    if has_cgroup {
+    // A container that runs has its cgroup also after a restart.
+    if has_cgroup || record.phase == ContainerPhase::Running {
         fault::pass("container.update.cgroup").await?;
         let group = node.cgroup(&record.cgroup)?;
         let mut resources = oci::limits::current(&specs.spec)

@@ -224,10 +224,7 @@ impl Container {
             cell,
             monitor: Mutex::new(None),
             grace: Grace::default(),
-            resources: ResourcesTurn::new(matches!(
-                record.phase,
-                ContainerPhase::Running | ContainerPhase::Unknown
-            )),
+            resources: ResourcesTurn::default(),
             exit_reported: watch::Sender::new(notified),
             known: AtomicBool::new(false),
             evicting: AtomicBool::new(false),

@@ -216,10 +216,14 @@ impl Machine for Memory {
         })
     }
 
-    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
+    fn gc<'a>(
+        &'a self,
+        valid: &'a (dyn Fn() -> HashSet<String> + Sync),
+    ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
             // The record before an effect suffices to undo it (invariant 6).
             let left = self.0.lock().networks.clone();
+            let valid = valid();
             for id in left.keys().filter(|id| !valid.contains(*id)) {
                 self.fault(format!("a network that no record owns: {id}"));
             }
