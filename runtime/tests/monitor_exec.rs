@@ -342,3 +342,37 @@ async fn an_attached_client_that_is_behind_at_the_end_costs_the_log_nothing() {
     assert_eq!(records(&log).len(), BLOCKS * 4096 / LINE.len());
     monitor.delete().await.expect("delete");
 }
+
+/// A request that its caller gave up has no effect that lasts, whatever answer comes late.
+#[tokio::test]
+async fn what_is_given_up_before_it_begins_has_no_owner_and_ends() {
+    let mut ground = Ground::new().await;
+    let b = ground.container(&["sleep", "1000"]);
+    let monitor = running(&ground, &b).await;
+    let recorded = cairn::monitor::Launcher::recorded(&b.dir).expect("a pid file");
+    let pid = rustix::process::Pid::from_raw(recorded.monitor).expect("a pid");
+    let signal = |signal| rustix::process::kill_process(pid, signal).expect("signalled");
+    signal(rustix::process::Signal::STOP);
+    let exec = monitor.exec(b.exec(&["sh", "-c", "touch /tmp/began; sleep 1000"]));
+    let attach = monitor.attach(IN_AND_OUT);
+    let both = async { tokio::join!(exec, attach) };
+    let given_up = tokio::time::timeout(Duration::from_millis(300), both).await;
+    assert!(given_up.is_err(), "it is stopped");
+    signal(rustix::process::Signal::CONT);
+    let groups = || {
+        let mut dirs = b.cgroups.iter();
+        let dir = dirs.find(|c| c.unified()).or(b.cgroups.first());
+        let entries = fs::read_dir(&dir.expect("a cgroup").path).expect("there");
+        let names = entries.flatten().map(|e| e.file_name());
+        names
+            .filter(|name| name.to_string_lossy().starts_with("exec-"))
+            .count()
+    };
+    // With this answer it has begun the exec.
+    monitor.reopen_log().await.expect("it answers");
+    common::until("the exec and its processes have ended", || {
+        groups() == 0 && b.processes() == 1
+    })
+    .await;
+    end(monitor).await;
+}

@@ -15,8 +15,9 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use cairn_monitor::record::{HOOKS, Launch};
+use cairn_monitor::record::{HOOK_PIDS, HOOKS, Launch, Pid};
 use cairn_monitor::report::REPORT_FD;
+use cairn_monitor::stat;
 use cairn_monitor::sys::{self, Fork};
 use libcontainer::container::{ContainerStatus, State};
 use libcontainer::hooks::run_hooks;
@@ -175,8 +176,15 @@ pub(crate) fn save_names(spec: &Spec) -> Result<(), String> {
     fs::write(HOOKS, names).map_err(|e| format!("write {HOOKS}: {e}"))
 }
 
-/// Runs the hooks of one point after the start, up to the first failure.
+/// Runs the hooks of one point after the start, up to the first failure. All their processes stay
+/// below this one.
 pub(crate) fn run(launch: &Launch, spec: &Spec, point: &str, pid: i32) -> Result<(), String> {
+    sys::become_subreaper().map_err(|e| format!("adopt the hooks' processes: {e}"))?;
+    // Not recorded, it keeps dying with the monitor; its hooks' processes may be left then.
+    if record(point).is_ok() {
+        let _ = sys::outlive_parent(); // the same
+    }
+    sys::cloexec_from(3).map_err(|e| format!("close descriptors: {e}"))?;
     let status = if point == "poststart" {
         ContainerStatus::Running
     } else {
@@ -185,6 +193,24 @@ pub(crate) fn run(launch: &Launch, spec: &Spec, point: &str, pid: i32) -> Result
     let pid = Some(pid).filter(|_| point == "poststart");
     let state = state(launch, spec, status, pid)?;
     run_hooks(hooks(spec, point), Some(&state), None, None, None).map_err(|e| reports::chain(&e))
+}
+
+/// Records this process, so that it can be ended without the monitor.
+fn record(point: &str) -> io::Result<()> {
+    let (_, file) = HOOK_PIDS
+        .into_iter()
+        .find(|(of, _)| *of == point)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    let pid = std::process::id().cast_signed();
+    let own = Pid {
+        pid,
+        start_time: stat::start_time(pid)?,
+        boot_id: stat::boot_id()?,
+        monitor: std::os::unix::process::parent_id().cast_signed(),
+    };
+    let temporary = format!("{file}.tmp");
+    fs::write(&temporary, own.to_text())?;
+    fs::rename(temporary, file)
 }
 
 fn hooks<'a>(spec: &'a Spec, point: &str) -> Option<&'a Vec<Hook>> {

@@ -8,8 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use cairn_monitor::cgroup::Cgroups;
 use cairn_monitor::log::Stream;
-use cairn_monitor::own_file;
-use cairn_monitor::record::{HOOKS, Launch};
+use cairn_monitor::record::Launch;
 use cairn_monitor::report::{
     self, CONSOLE, MOUNTS_FD, PROGRAMS_FD, REACHED, REPORT_FD, Report, STATE, STATUS_FD,
 };
@@ -185,25 +184,9 @@ pub(crate) fn notify(id: &str) -> io::Result<()> {
     UnixStream::connect(format!("{STATE}/{id}/notify.sock"))?.write_all(b"start container")
 }
 
-pub(crate) fn has_hooks(point: &str) -> bool {
-    own_file::read_to_string(HOOKS).is_ok_and(|names| names.lines().any(|n| n == point))
-}
-
-/// Starts the helper to run the hooks; it ends with them. Their failure is ignored (OCI: a failing
-/// poststart or poststop hook does not fail the operation).
-pub(crate) fn run_hooks(launch: &Launch, point: &str, pid: i32) -> io::Result<i32> {
-    // The helper needs a report socket; its reports are not read.
-    let (_ours, theirs) = sys::seqpacket_pair()?;
-    let args = [
-        b"--hooks".to_vec(),
-        point.as_bytes().to_vec(),
-        pid.to_string().into_bytes(),
-    ];
-    spawn(launch, &args, None, vec![(theirs, REPORT_FD)])
-}
-
 /// Starts the helper with exactly these descriptors, in this cgroup v2 directory, without v1 ones.
-fn spawn(
+/// It dies with this process.
+pub(crate) fn spawn(
     launch: &Launch,
     args: &[Vec<u8>],
     directory: Option<File>,

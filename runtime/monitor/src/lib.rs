@@ -1,12 +1,13 @@
 //! The monitor's protocol and the parts it shares with `cairn-create` and the daemon.
 //!
 //! Pure: `codec`, `wire`, `record`, `process`, `filter`, `log`, `from_spec`, `terminal`. With
-//! system calls, for single-threaded processes only: `sys`, `rooted`, `stat`, `cgroup`,
-//! `scheduling`, `tail`; for any process: `cgroup_tree`, `mount_tree`, `log_path`.
+//! system calls, for single-threaded processes only: `sys`, `rooted`, `descendants`, `cgroup`,
+//! `scheduling`, `tail`; for any process: `stat`, `cgroup_tree`, `mount_tree`, `log_path`.
 
 pub mod cgroup;
 pub mod cgroup_tree;
 pub mod codec;
+pub mod descendants;
 pub mod filter;
 #[cfg(feature = "spec")]
 pub mod from_spec;

@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use cairn_monitor::log::Stream;
 use cairn_monitor::record::{EXIT, Exit, PID, Pid};
+use cairn_monitor::stat;
 use cairn_monitor::sys::{self, Reaped, Status};
 use cairn_monitor::wire::{Event, Phase};
 
-use crate::create::{has_hooks, notify, run_hooks};
+use crate::create::notify;
 use crate::exec::Outcome;
+use crate::hooking::After;
 use crate::output;
-use crate::peer::Asker;
-use crate::server::{After, DRAIN, Server};
+use crate::server::{DRAIN, Server};
 use crate::target::Target;
 
 /// Limit of released children per turn: a container can stop its processes again and again.
@@ -41,9 +42,7 @@ impl Server {
     }
 
     fn child_ended(&mut self, pid: i32, status: Status) {
-        if let Some((_, asker, after)) = self.hooking.take_if(|(helper, _, _)| *helper == pid) {
-            return self.hooks_are_done(asker, after);
-        }
+        self.check_hooks(Some(pid));
         if self.target.as_ref().is_some_and(|t| t.pid == pid) {
             return self.init_ended(status);
         }
@@ -115,9 +114,7 @@ impl Server {
 
     fn adopt(&mut self, pid: i32, terminal: Option<OwnedFd>) -> io::Result<i32> {
         let target = Target::new(pid)?;
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-            .trim()
-            .to_owned();
+        let boot_id = stat::boot_id()?;
         let monitor = std::process::id() as i32;
         let text = Pid {
             pid,
@@ -169,37 +166,6 @@ impl Server {
         }
     }
 
-    /// Runs the OCI hooks of this point, if the container has any; then answers.
-    pub(crate) fn hooks_then(&mut self, asker: Asker, after: After) {
-        if self.hooking.is_some() {
-            return self.clients.fail(asker, "OCI hooks are running");
-        }
-        let point = match after {
-            After::Start => "poststart",
-            After::Delete => "poststop",
-        };
-        let pid = self.target.as_ref().map_or(0, |t| t.pid);
-        if has_hooks(point)
-            && !self.stopped
-            && let Ok(helper) = run_hooks(&self.launch, point, pid)
-        {
-            self.hooking = Some((helper, asker, after));
-            return;
-        }
-        self.hooks_are_done(asker, after);
-    }
-
-    fn hooks_are_done(&mut self, asker: Asker, after: After) {
-        let result = match after {
-            After::Start => Ok(()),
-            After::Delete => {
-                self.stopped = true;
-                self.delete()
-            }
-        };
-        self.clients.answer(asker, result);
-    }
-
     pub(crate) fn check_exec(&mut self, session: u32) {
         let Some(at) = self.execs.iter().position(|e| e.session == session) else {
             return;
@@ -216,6 +182,10 @@ impl Server {
                     streams,
                 };
                 self.clients.send(asker, started, fds);
+                if !self.clients.is_connected(exec.peer) {
+                    // Nobody knows it, or has its streams.
+                    let _ = exec.kill(); // it may have exited
+                }
             }
             Outcome::Failed(text) => self.clients.fail(asker, text),
         }

@@ -18,6 +18,7 @@
 mod allowance;
 mod create;
 mod exec;
+mod hooking;
 mod joiner;
 mod life;
 mod output;
@@ -116,5 +117,7 @@ fn hold() -> io::Result<()> {
 /// Removes the processes, sub-groups and state of a lost monitor. Safe to repeat.
 fn cleanup(dir: &Path) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
-    purge::purge(&Cgroups::new(&read_launch()?.cgroups))
+    // Also if that fails, all else is removed.
+    let hooks = purge::end_recorded_hooks();
+    purge::purge(&Cgroups::new(&read_launch()?.cgroups)).and(hooks)
 }

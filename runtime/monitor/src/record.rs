@@ -17,6 +17,10 @@ pub const SECCOMP: &str = "seccomp.bpf";
 pub const SCHEDULING: &str = "scheduling";
 /// OCI hooks to run after create (`poststart`, `poststop`), one per line; absent if there are none.
 pub const HOOKS: &str = "hooks";
+/// The processes that run these hooks, each with its own name ([`Pid`]). A process of a hook is in
+/// no cgroup of the container, and below one of these.
+pub const HOOK_PIDS: [(&str, &str); 2] =
+    [("poststart", "poststart.pid"), ("poststop", "poststop.pid")];
 /// The process whose PID namespace the container joins, if it does ([`Join`]).
 pub const JOIN: &str = "join";
 /// The OCI spec.
@@ -74,7 +78,8 @@ lines!(Exit {
     log_lost,
 });
 
-/// Identity of init, safe across pid reuse and reboot (CRI-813).
+/// Identity of a process (init, or one that runs hooks), safe across pid reuse and reboot
+/// (CRI-813).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pid {
     pub pid: i32,

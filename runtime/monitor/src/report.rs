@@ -33,6 +33,8 @@ pub enum Report {
     Born(i32),
     /// Creation failed; the returned error, often shallow.
     Failed(String),
+    /// The OCI hooks after the start have run. Processes that they started may still run.
+    Hooked,
 }
 
 impl Report {
@@ -42,6 +44,7 @@ impl Report {
             Report::Created(pid) => (b'c', pid.to_string()),
             Report::Born(pid) => (b'b', pid.to_string()),
             Report::Failed(text) => (b'f', text.clone()),
+            Report::Hooked => (b'h', String::new()),
         };
         let mut end = text.len().min(MAX - 1);
         while !text.is_char_boundary(end) {
@@ -60,6 +63,7 @@ impl Report {
             b'c' => Report::Created(text.parse().ok()?),
             b'b' => Report::Born(text.parse().ok()?),
             b'f' => Report::Failed(text),
+            b'h' => Report::Hooked,
             _ => return None,
         })
     }

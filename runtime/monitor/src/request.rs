@@ -7,8 +7,10 @@ use cairn_monitor::wire::{Event, ExecRequest, Phase, Request, Streams};
 
 use crate::create::Creation;
 use crate::exec::Exec;
+use crate::hooking::After;
 use crate::peer::Asker;
-use crate::server::{After, Server};
+use crate::purge;
+use crate::server::Server;
 
 /// Limit of concurrent execs.
 const EXECS: usize = 512;
@@ -118,7 +120,7 @@ impl Server {
     fn kill(&mut self, signal: i32, all: bool) -> Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         if all && signal == libc::SIGKILL {
-            return self.cgroups.kill_all().map_err(text);
+            return purge::kill_everything(&self.cgroups).map_err(text);
         }
         if all {
             for pid in self.cgroups.processes() {
@@ -132,7 +134,7 @@ impl Server {
     }
 
     pub(crate) fn delete(&mut self) -> Result<(), String> {
-        crate::purge::purge(&self.cgroups).map_err(|e| e.to_string())?;
+        purge::purge(&self.cgroups).map_err(|e| e.to_string())?;
         self.over = true;
         Ok(())
     }

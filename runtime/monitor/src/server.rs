@@ -14,6 +14,7 @@ use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::Creation;
 use crate::exec::Exec;
+use crate::hooking::Hooking;
 use crate::output::{CHUNK, Output};
 use crate::pace::Pace;
 use crate::peer::{Asker, Clients};
@@ -41,8 +42,8 @@ pub(crate) struct Server {
     /// The request to create the container, or to start it.
     pub(crate) waits: Option<Asker>,
     pub(crate) target: Option<Target>,
-    /// Running OCI hooks: the helper's pid, the request to answer, and the step after them.
-    pub(crate) hooking: Option<(i32, Asker, After)>,
+    /// Running OCI hooks.
+    pub(crate) hooking: Option<Hooking>,
     /// The poststop hooks have run.
     pub(crate) stopped: bool,
     /// Deleted: the monitor ends when the answer is sent.
@@ -56,13 +57,6 @@ pub(crate) struct Server {
     pub(crate) exit: Option<Exit>,
 }
 
-/// The step after OCI hooks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum After {
-    Start,
-    Delete,
-}
-
 #[derive(Clone, Copy)]
 enum Token {
     Signals,
@@ -70,6 +64,7 @@ enum Token {
     Client(u64),
     Report,
     Status,
+    Hooked,
     Read(RawFd),
     Write(RawFd),
     Exec(u32),
@@ -153,6 +148,9 @@ impl Server {
             let status = creation.status_fd().into_iter();
             status.for_each(|fd| add(fd, libc::POLLIN, Token::Status));
         }
+        if let Some(hooking) = &self.hooking {
+            add(hooking.report_fd(), libc::POLLIN, Token::Hooked);
+        }
         for exec in &self.execs {
             let token = Token::Exec(exec.session);
             let fds = [exec.status_fd(), exec.birth_fd()];
@@ -207,6 +205,7 @@ impl Server {
             }
             Token::Report => self.check_creation(None),
             Token::Status => self.check_start(),
+            Token::Hooked => self.check_hooks(None),
             Token::Exec(session) => self.check_exec(session),
             Token::Signals => self.reap(),
             Token::Listener => {

@@ -25,14 +25,16 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, LinkNameSpaceType, ThreadNameSpaceType, Uid,
 };
 
+#[cfg(test)]
+pub(crate) use raw::children;
 use raw::pid;
 pub use raw::{
     Cpu, ExecVector, Fork, child_signal_fd, cloexec_from, close_all, close_all_but,
     close_all_but_sockets_and_pipes, default_signals, dup_to, execve, exit_now, fork_into,
-    fork_sibling, leave_terminal, load_filter, own_session_keyring, poll, poll_one,
+    fork_sibling, leave_terminal, load_filter, outlive_parent, own_session_keyring, poll, poll_one,
     set_io_priority, set_memory_policy, set_scheduler, unshare_namespaces, wait_signal,
 };
-pub use wait::{Reaped, Status, is_child, reap, reap_child};
+pub use wait::{Reaped, Status, is_child, reap, reap_all, reap_child};
 
 pub fn pidfd_open(process: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(

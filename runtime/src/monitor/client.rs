@@ -2,6 +2,9 @@
 //!
 //! Two tasks own the two directions of the connection. A caller hands a frame to the writer and
 //! waits on a one-shot channel that the reader fills. No lock is held while a caller waits.
+//!
+//! A caller may leave at any time: an answer that nobody takes undoes what the request began
+//! ([`Delivery`]).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -16,7 +19,7 @@ use cairn_monitor::wire::{self, Event, Phase, Request};
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::error::{MonitorError, Why};
 use super::incoming::Incoming;
@@ -57,6 +60,9 @@ type Answer = (Event, Vec<OwnedFd>);
 struct Shared {
     /// Contains plain maps only, so a panic while the lock is held leaves them valid.
     waiting: Mutex<Waiting>,
+    /// Requests that undo abandoned ones, for the writer: at most one for each abandoned request.
+    undoing: Mutex<Vec<Request>>,
+    to_undo: Notify,
     ending: watch::Sender<Option<Ending>>,
     init: watch::Sender<(i32, u64)>,
 }
@@ -64,9 +70,66 @@ struct Shared {
 /// The waiting callers by request id. `closed` rejects new entries after the reader has ended.
 #[derive(Default)]
 struct Waiting {
-    answers: HashMap<u32, oneshot::Sender<Answer>>,
+    answers: HashMap<u32, oneshot::Sender<Delivery>>,
     exec_ends: HashMap<u32, oneshot::Sender<Event>>,
     closed: bool,
+}
+
+/// An answer on its way to its caller. Dropped before the caller has it (the caller gave up, its
+/// future was dropped, or it never waited), it undoes what the request began.
+struct Delivery {
+    answer: Option<Answer>,
+    shared: Arc<Shared>,
+}
+
+impl Delivery {
+    fn take(mut self) -> Option<Answer> {
+        self.answer.take()
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let undo = self.answer.as_ref().and_then(|(event, _)| undo_of(event));
+        if let Some(undo) = undo {
+            self.shared.undoing.lock().push(undo);
+            self.shared.to_undo.notify_one();
+        }
+    }
+}
+
+/// The request that undoes what an answer reports. `Created` and a started container need none:
+/// who gives up a start ends the container.
+fn undo_of(event: &Event) -> Option<Request> {
+    match *event {
+        Event::ExecStarted { session, .. } => Some(Request::ExecKill { session }),
+        Event::Attached { attach_id, .. } => Some(Request::Detach { attach_id }),
+        Event::Hello { .. }
+        | Event::Created { .. }
+        | Event::Done
+        | Event::Failed { .. }
+        | Event::ExecExited { .. }
+        | Event::Exited(_) => None,
+    }
+}
+
+/// A caller's place among the waiting. A caller that leaves gives it up.
+struct Place<'a> {
+    shared: &'a Shared,
+    id: u32,
+    answered: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            let mut waiting = self.shared.waiting.lock();
+            let late = waiting.answers.remove(&self.id);
+            waiting.exec_ends.remove(&self.id);
+            drop(waiting);
+            drop(late);
+        }
+    }
 }
 
 impl Monitor {
@@ -112,10 +175,12 @@ impl Monitor {
         let (frames, queue) = mpsc::channel(16);
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
+            undoing: Mutex::default(),
+            to_undo: Notify::new(),
             ending: watch::Sender::new(exit.map(Ending::Exited)),
             init: watch::Sender::new((pid, start_time)),
         });
-        tokio::spawn(write_frames(stream, queue));
+        tokio::spawn(write_frames(stream, queue, shared.clone()));
         let reader = tokio::spawn(read_events(incoming, shared.clone())).abort_handle();
         let inner = Inner {
             id,
@@ -268,20 +333,23 @@ impl Monitor {
                 waiting.exec_ends.insert(id, end);
             }
         }
+        let mut place = Place {
+            shared: &self.inner.shared,
+            id,
+            answered: false,
+        };
         let answer = tokio::time::timeout(limit, async {
             self.inner.frames.send(frame).await.ok()?;
-            rx.await.ok()
+            rx.await.ok()?.take()
         })
         .await;
-        if let Ok(Some(answer)) = answer {
-            return Ok(answer);
-        }
-        let mut waiting = self.inner.shared.waiting.lock();
-        waiting.answers.remove(&id);
-        waiting.exec_ends.remove(&id);
         match answer {
+            Ok(Some(answer)) => {
+                place.answered = true;
+                Ok(answer)
+            }
+            Ok(None) => Err(self.failed(step, Why::Lost)),
             Err(_) => Err(self.failed(step, Why::Silent(limit))),
-            Ok(_) => Err(self.failed(step, Why::Lost)),
         }
     }
 }
@@ -292,21 +360,41 @@ pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// die.
 const START: Duration = Duration::from_secs(180);
 
-async fn write_frames(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Vec<u8>>) {
-    while let Some(frame) = queue.recv().await {
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            let sent = stream
-                .async_io(Interest::WRITABLE, || {
-                    Ok(rustix::io::write(&*stream, rest)?)
-                })
-                .await;
-            match sent {
-                Ok(n) => rest = &rest[n..],
-                Err(_) => return, // the reader sees the end and notifies all callers
+/// The id of requests whose answers nobody awaits.
+const UNDO: u32 = u32::MAX;
+
+async fn write_frames(
+    stream: Arc<UnixStream>,
+    mut queue: mpsc::Receiver<Vec<u8>>,
+    shared: Arc<Shared>,
+) {
+    loop {
+        let (is_last, frame) = tokio::select! {
+            frame = queue.recv() => (frame.is_none(), frame.unwrap_or_default()),
+            () = shared.to_undo.notified() => (false, Vec::new()),
+        };
+        let undo = std::mem::take(&mut *shared.undoing.lock());
+        let undo = undo.into_iter().map(|undo| undo.encode(UNDO));
+        for frame in std::iter::once(frame).chain(undo) {
+            if write(&stream, &frame).await.is_err() {
+                return; // the reader sees the end and notifies all callers
             }
         }
+        if is_last {
+            return;
+        }
     }
+}
+
+async fn write(stream: &UnixStream, frame: &[u8]) -> std::io::Result<()> {
+    let mut rest = frame;
+    while !rest.is_empty() {
+        let n = stream
+            .async_io(Interest::WRITABLE, || Ok(rustix::io::write(stream, rest)?))
+            .await?;
+        rest = &rest[n..];
+    }
+    Ok(())
 }
 
 async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
@@ -327,8 +415,14 @@ async fn read_events(mut incoming: Incoming, shared: Arc<Shared>) {
                 if matches!(event, Event::Failed { .. }) {
                     waiting.exec_ends.remove(&id);
                 }
-                if let Some(answer) = waiting.answers.remove(&id) {
-                    let _gone = answer.send((event, fds));
+                let caller = waiting.answers.remove(&id);
+                drop(waiting);
+                let delivery = Delivery {
+                    answer: Some((event, fds)),
+                    shared: shared.clone(),
+                };
+                if let Some(caller) = caller {
+                    let _undone = caller.send(delivery);
                 }
             }
         }

@@ -144,13 +144,19 @@ impl Monitor {
             monitor,
             end,
         };
-        if fds.len() < streams.count() {
-            // It may have ended already.
-            let _killed = started.kill().await;
-            return Err(self.failed(step, Why::Descriptors));
-        }
-        let taken =
-            Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))?;
+        let taken = if fds.len() < streams.count() {
+            Err(self.failed(step, Why::Descriptors))
+        } else {
+            Taken::new(streams, fds).map_err(|e| MonitorError::file(step, self.dir(), e))
+        };
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                // It may have ended already.
+                let _killed = started.kill().await;
+                return Err(error);
+            }
+        };
         (started.stdin, started.stdout) = (taken.stdin, taken.stdout);
         started.stderr = taken.stderr;
         if let Some(pty) = taken.pty {

@@ -20,7 +20,7 @@ use super::{
     pods::Pods,
     record::{ContainerPhase, Eviction, Exit, Mark},
     resources, side_effects,
-    state::{Container, Pod},
+    state::{Container, PATIENCE, Pod},
 };
 use crate::{
     clock, fault,
@@ -205,7 +205,12 @@ pub async fn release(node: &Node, container: &Container) {
         tracing::warn!(container = %container.id, %error, "{what}");
     };
     let deleted = match container.monitor() {
-        Some(monitor) => delete(&monitor).await.map_err(|error| error.to_string()),
+        Some(monitor) => tokio::select! {
+            biased;
+            deleted = delete(&monitor) => deleted.map_err(|error| error.to_string()),
+            // A poststop hook does not end: `cleanup` ends it.
+            () = container.ends_within(PATIENCE) => Err("it did not answer in time".to_owned()),
+        },
         None => Err("it was not there".to_owned()),
     };
     container.set_monitor(None);

@@ -5,6 +5,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
@@ -22,7 +23,7 @@ use super::{
     registry::Registry,
     resources,
     spec::Specs,
-    state::{Container, LOOKUP, Pod},
+    state::{Container, LOOKUP, PATIENCE, Pod},
 };
 use crate::{
     blocking::blocking,
@@ -35,8 +36,8 @@ use crate::{
     trace::Action,
 };
 
-/// Time that a stop or removal leaves to mounts and OCI hooks of a start.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Two minutes are the plugins' (G-07), and as long a kubelet waits; one is left for all else.
+const LONGEST: Duration = Duration::from_secs(180);
 /// Longer lines of output are split into partial records, as in other runtimes.
 pub const MAX_LOG_LINE: u32 = 16384;
 
@@ -63,17 +64,40 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
         let text = format!("evicted by {plugin}: {reason}");
         return Err(Error::new(Kind::WrongState, text));
     }
+    // One for all phases.
+    let mut given_up = pin!(given_up(container));
     let set_up = resources::set_up(&cx.node, container);
     let (specs, group) = spans::step("make the cgroup", set_up).await?;
     let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
-    let (monitor, process) = launch(cx, pod, container, &specs, &group, &adjusted).await?;
-    fault::pass("container.start.hook").await?;
-    let hooks = &cx.notices.hooks;
-    hooks.start_container(pod, container, process.pid).await?;
-    fault::pass("container.start.start").await?;
-    spans::step("start", monitor.start())
-        .await
-        .map_err(|error| Error::failed(adjusted.name_in(&error.to_string())))?;
+    let launched = launch(
+        cx,
+        pod,
+        container,
+        &specs,
+        &group,
+        &adjusted,
+        given_up.as_mut(),
+    );
+    let (monitor, process) = launched.await?;
+    let started = async {
+        fault::pass("container.start.hook").await?;
+        let hooks = &cx.notices.hooks;
+        hooks.start_container(pod, container, process.pid).await?;
+        fault::pass("container.start.start").await?;
+        spans::step("start", monitor.start())
+            .await
+            .map_err(|error| Error::failed(adjusted.name_in(&error.to_string())))
+    };
+    tokio::select! {
+        biased;
+        started = started => started?,
+        // The caller kills the container, and its OCI hooks with it.
+        why = given_up => {
+            return Err(Error::failed(format!(
+                "{why}; an OCI hook, a plugin or the container's first process does not answer"
+            )));
+        }
+    }
     container
         .cell
         .change(|record| {
@@ -86,6 +110,17 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     Ok(monitor)
 }
 
+/// Ready when the start is to be given up: the reason.
+async fn given_up(container: &Container) -> String {
+    tokio::select! {
+        () = container.ends_within(PATIENCE) => format!(
+            "given up after {} s, since the container is to end",
+            PATIENCE.as_secs()
+        ),
+        () = tokio::time::sleep(LONGEST) => format!("given up after {} s", LONGEST.as_secs()),
+    }
+}
+
 /// Everything from the cgroup to an init that waits for its start.
 async fn launch(
     cx: &Pods,
@@ -94,6 +129,7 @@ async fn launch(
     specs: &Specs,
     group: &Cgroup,
     adjusted: &AdjustedStart,
+    given_up: Pin<&mut impl Future<Output = String>>,
 ) -> Result<(Monitor, Process)> {
     let node = &cx.node;
     let record = container.cell.get();
@@ -123,10 +159,7 @@ async fn launch(
         biased;
         launched = launched => launched.map_err(|error| adjusted.name_in(&error.cause())),
         // The monitor undoes what it did, as far as the kernel lets it.
-        () = container.ends_within(PATIENCE) => Err(format!(
-            "given up after {} s, since the container is to end; a mount or an OCI hook does not answer",
-            PATIENCE.as_secs()
-        )),
+        why = given_up => Err(format!("{why}; a mount or an OCI hook does not answer")),
     };
     let (unmounting, id) = (Arc::clone(node), container.id.clone());
     // Not awaited: an unmount waits for the kernel's grace period, but the container need not.

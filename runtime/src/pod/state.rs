@@ -32,6 +32,9 @@ use crate::{monitor::Monitor, store::Cell};
 const QUEUE: usize = 64;
 /// Time that a stop or removal leaves to a look-up of paths.
 pub const LOOKUP: Duration = Duration::from_secs(1);
+/// Time that a stop or removal leaves to the mounts, OCI hooks and plugins of a start, and to
+/// poststop hooks.
+pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One pod: shared by its driver, its steps, and readers.
 pub struct Pod {

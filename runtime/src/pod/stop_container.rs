@@ -33,6 +33,8 @@ pub async fn run(
     container: &Arc<Container>,
     grace: Duration,
 ) -> Result<()> {
+    // Its poststop hooks are not waited for without end.
+    container.ending.cancel();
     if !grace.is_zero() {
         // The grace period runs even if the monitor does not answer.
         let signalled = async {

@@ -7,6 +7,7 @@ mod log;
 mod memory;
 mod mute;
 mod occupied;
+mod oci_hooks;
 mod plugins;
 mod processes;
 mod registry;

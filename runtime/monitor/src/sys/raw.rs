@@ -84,6 +84,9 @@ pub enum Fork {
 
 /// Forks by `clone3`, directly into a cgroup v2 directory if given. Fails in a multi-threaded
 /// process. The child ends by execve or `exit_now`.
+///
+/// The child dies with its parent, also after execve, until it changes its user
+/// ([`outlive_parent`] ends that too): it may be in none of the container's cgroups yet.
 pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     /// Positions of `exit_signal` and `cgroup` in the eleven numbers of clone3's argument.
@@ -97,10 +100,24 @@ pub fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     }
     // Only fails, if there is another thread: it might hold a lock that the child needs.
     Plain::Unshare(libc::CLONE_THREAD).call()?;
+    let parent = rustix::process::getpid();
     // SAFETY: args is valid for its size; without CLONE_VM the child has a copy of everything,
     // stack included, and there is no other thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_mut_ptr(), size_of_val(&args)) };
-    side(pid)
+    let side = side(pid)?;
+    if matches!(side, Fork::Child) {
+        let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        // A parent that has ended already sends no signal.
+        if tied.is_err() || rustix::process::getppid() != Some(parent) {
+            exit_now(127);
+        }
+    }
+    Ok(side)
+}
+
+/// Ends the tie of [`fork_into`].
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(None)?)
 }
 
 /// Clones this process as its sibling: a child of its parent, in the pid namespace chosen for
@@ -462,11 +479,11 @@ pub fn execve(path: &CStr, argv: &ExecVector, env: &ExecVector) -> io::Error {
 
 /// Children of tests.
 #[cfg(test)]
-pub(super) mod children {
+pub(crate) mod children {
     use super::{check, exit_now};
 
     /// Forks a test with its threads. `run` makes only system calls: other threads may own locks.
-    pub(in crate::sys) fn fork(run: fn()) -> i32 {
+    pub(crate) fn fork(run: impl FnOnce()) -> i32 {
         // SAFETY: the child has a copy of everything, makes only system calls, and ends.
         match unsafe { libc::fork() } {
             0 => {

@@ -39,6 +39,11 @@ pub fn reap() -> Option<Reaped> {
     wait(None, WaitOptions::NOHANG).ok()?
 }
 
+/// Waits until this process has no children.
+pub fn reap_all() {
+    while let Ok(Some(_)) = retry_on_intr(|| wait(None, WaitOptions::empty())) {}
+}
+
 /// Waits for the end of this child.
 pub fn reap_child(child: i32) -> io::Result<Status> {
     let child = pid(child)?;
@@ -81,9 +86,11 @@ mod tests {
     use std::fs;
     use std::time::{Duration, Instant};
 
+    use std::os::fd::AsFd;
+
     use super::raw::children::{fork, trace_me};
     use super::*;
-    use crate::sys::{exit_now, kill, poll};
+    use crate::sys::{Fork, exit_now, fork_into, kill, outlive_parent, pipe, poll, read, write};
 
     fn own_pid() -> i32 {
         rustix::process::getpid().as_raw_nonzero().get()
@@ -209,6 +216,37 @@ mod tests {
         });
         assert_eq!(next(child), Some(Reaped::Released));
         stays_stopped_until_continued(child, 5);
+    }
+
+    #[test]
+    fn a_fork_dies_with_its_parent_unless_it_chose_to_outlive_it() {
+        for outlives in [false, true] {
+            let (waits, go) = pipe().unwrap();
+            let (seen, alive) = pipe().unwrap();
+            let say = |text: &[u8]| drop(write(alive.as_fd(), text)); // else the test fails
+            let parent = fork(|| {
+                if let Ok(Fork::Child) = fork_into(None) {
+                    let chosen = outlives.then(outlive_parent);
+                    say(if chosen.is_none_or(|c| c.is_ok()) {
+                        b"1"
+                    } else {
+                        b""
+                    });
+                    let _ = read(waits.as_fd(), &mut [0]); // or it is killed
+                    say(b"2");
+                    exit_now(0)
+                }
+                let _ = poll(&mut [], -1); // until it is killed
+            });
+            assert_eq!(read(seen.as_fd(), &mut [0]).unwrap(), 1);
+            kill(parent, libc::SIGKILL).unwrap();
+            // The kernel sends the death signal before a process can be reaped.
+            assert_eq!(reap_child(parent).unwrap(), KILLED);
+            write(go.as_fd(), &[1]).unwrap();
+            drop(alive);
+            let answers = read(seen.as_fd(), &mut [0]).unwrap();
+            assert_eq!(answers, usize::from(outlives));
+        }
     }
 
     #[test]

@@ -421,34 +421,6 @@ async fn a_call_that_names_a_path_that_never_answers_fails_by_the_path() {
     assert_eq!(kept().await, 0, "a container is left");
 }
 
-#[tokio::test]
-async fn a_container_that_was_stopped_before_its_start_has_all_the_time_that_its_hooks_need() {
-    let daemon = Daemon::start().await;
-    let hook = daemon.path("hook");
-    fs::write(&hook, "#!/bin/sh\nexec sleep 4\n").expect("written");
-    fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
-    let plugin = Plugin::join(&daemon.nri_socket(), "10", "slow").await;
-    let path = hook.display().to_string();
-    plugin.adjusts(move |_, _| {
-        Some(ContainerAdjustment {
-            hooks: Some(Hooks {
-                create_runtime: vec![Hook {
-                    path: path.clone(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }),
-            ..Default::default()
-        })
-    });
-    let pod = daemon.cri().pod("slow").await;
-    let config = pod.cri.container_config("c", &["sleep", "1000"]);
-    let container = pod.try_create(config).await.expect("CreateContainer");
-    container.stop(Duration::ZERO).await.expect("StopContainer");
-    container.start().await.expect("StartContainer");
-    pod.end().await;
-}
-
 /// Returns the number of the daemon's threads that wait in the kernel and cannot be killed.
 fn hung_threads(daemon: &Daemon) -> usize {
     let tasks = daemon.yard.inside(format!("/proc/{}/task", daemon.pid()));
