@@ -40,9 +40,12 @@ use super::{
 };
 use crate::{clock, oci::annotations, store::Cell};
 
-/// The time that the start waits for the state of objects and for plugins. What takes longer, and
-/// all that is owed to plugins, CNI and monitors, goes on while requests are served.
-const FOUND: Duration = Duration::from_millis(700);
+/// The time that the start waits for launched plugins. Those that are prompt know the objects before
+/// they get events of recovery.
+const PROMPT: Duration = Duration::from_millis(400);
+/// The time that the start then waits for the state of objects. What takes longer, and all that is
+/// owed to plugins, CNI and monitors, goes on while requests are served.
+const FOUND: Duration = Duration::from_millis(400);
 
 /// For the log.
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ pub struct Recovery {
     pub rest: JoinHandle<()>,
 }
 
-/// Returns within [`FOUND`] and the time of reading the records, whatever plugins, CNI and monitors
+/// Returns within [`PROMPT`], [`FOUND`] and the time of reading the records, whatever plugins, CNI and monitors
 /// do. Each object is recovered by its pod's driver, so that a request about it waits for that.
 ///
 /// Objects that are rolled back count as being removed, in memory, from the start: plugins that are
@@ -117,7 +120,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
     remember_boot(node).await;
     let required = node.dirs.required_plugins();
     required::compare_with_last_start(&required, &node.config.nri, &node.unsynced);
-    // In-process plugins get the results of recovery as events.
+    // Those of plugins that are prompt get the results of recovery as events.
     let mut nri = tokio::spawn({
         let cx = Arc::clone(cx);
         async move {
@@ -129,6 +132,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
             cx.notices.hooks.start(Arc::new(plugins)).await
         }
     });
+    let prompt = timeout(PROMPT, &mut nri).await;
     let mut work = JoinSet::new();
     for (pod, queue) in recovered {
         let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(cx));
@@ -139,11 +143,9 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
     }
     let rest = tokio::spawn(finish(Arc::clone(cx), work));
     cx.recovering.close();
-    let started = timeout(FOUND, async {
-        cx.recovering.wait().await;
-        (&mut nri).await
-    });
-    let nri = match started.await {
+    // Else it goes on.
+    let _ = timeout(FOUND, cx.recovering.wait()).await;
+    let nri = match prompt {
         Ok(started) => {
             started.step("NRI").flatten()?;
             None

@@ -90,7 +90,11 @@ async fn a_pod_with_a_stopped_monitor_goes_also_after_a_restart() {
     daemon.kill_and_restart().await;
     let cri = daemon.cri();
     let container = cri.container_by_id(&container.id, container.log.clone());
-    assert_eq!(container.state().await, ContainerState::ContainerUnknown);
+    until("its monitor has not answered", || async {
+        let state = container.state().await;
+        (state == ContainerState::ContainerUnknown).then_some(())
+    })
+    .await;
     cri.pod_by_id(&pod.id, "stuck").end().await;
     no_monitor_is_left(&daemon).await;
 }
