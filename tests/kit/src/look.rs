@@ -81,6 +81,16 @@ pub fn cgroup_pids(path: &str) -> BTreeSet<u32> {
     pids
 }
 
+/// The smallest memory limit below a cgroup: that of its one container.
+pub fn memory_limit_below(parent: &str) -> Option<i64> {
+    let dir = cgroup_dir("memory", parent)?;
+    let files = tree(&dir).into_iter();
+    let limits = files
+        .filter(|p| p.ends_with("memory.limit_in_bytes") || p.ends_with("memory.max"))
+        .filter_map(|p| fs::read_to_string(dir.join(p)).ok()?.trim().parse().ok());
+    limits.min()
+}
+
 /// Removes a cgroup with all below it in every hierarchy; its processes must be ending. Returns the
 /// remaining directories.
 pub fn remove_cgroup(path: &str) -> Vec<PathBuf> {

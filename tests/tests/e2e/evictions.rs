@@ -6,6 +6,7 @@ use std::time::Duration;
 use cairn_tests::{
     Daemon, Setup,
     container::Container,
+    cri::ContainerState,
     look,
     output::stdout,
     plugin::{Behavior, Plugin, Seen},
@@ -236,4 +237,86 @@ async fn a_call_that_a_crash_of_the_plugin_ended_is_a_call_and_an_error() {
     assert_eq!(shown["errors"], 1, "{shown}");
     first.end().await;
     second.end().await;
+}
+
+#[tokio::test]
+async fn an_evicted_container_that_does_not_run_yet_is_never_started_also_after_a_restart() {
+    let mut daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
+    let pod = daemon.cri().pod("p").await;
+    let at_once = pod.create("at-once", &["true"]).await;
+    let later = pod.create("later", &["true"]).await;
+    for container in [&at_once, &later] {
+        let unasked = vec![evict(container, "not here")];
+        let evicted = plugin.runtime().update_containers(Vec::new(), unasked);
+        assert!(evicted.await.expect("UpdateContainers").is_empty());
+    }
+    let refused = async |container: Container| {
+        let error = container.start().await.expect_err("it was evicted");
+        let why = "evicted by 10-evictor: not here";
+        assert!(error.message().contains(why), "{error}");
+        let status = container.status().await;
+        assert_eq!(status.state(), ContainerState::ContainerExited);
+        assert!(status.message.contains(why), "{status:?}");
+    };
+    refused(at_once).await;
+    daemon.kill_and_restart().await;
+    let cri = daemon.cri();
+    refused(cri.container_by_id(&later.id, later.log)).await;
+    cri.pod_by_id(&pod.id, "p").end().await;
+}
+
+#[tokio::test]
+async fn a_bad_update_of_one_plugin_costs_another_plugin_neither_its_update_nor_an_error() {
+    let daemon = Daemon::start().await;
+    let good = Plugin::join(&daemon.nri_socket(), "10", "good").await;
+    let bad = Plugin::join(&daemon.nri_socket(), "20", "bad").await;
+    let pod = daemon.cri().pod("p").await;
+    let other = pod.sleeper("other").await;
+    let answer = |change: fn(&mut ContainerUpdate)| {
+        let mut update = adjust::update(&other.id, false);
+        change(&mut update);
+        CreateContainerResponse {
+            update: vec![update],
+            ..Default::default()
+        }
+    };
+    let limits = |update: &mut ContainerUpdate| {
+        update.memory_limit(LIMIT);
+    };
+    let asks_nonsense = |update: &mut ContainerUpdate| {
+        update.cpuset_cpus("900");
+    };
+    answers_new(&good, answer(limits));
+    answers_new(&bad, answer(asks_nonsense));
+    pod.create("new", &["true"]).await;
+    assert_eq!(memory_limit(&other).await, LIMIT);
+    assert_eq!(info(&daemon, "10-good").await["errors"], 0);
+    let shown = info(&daemon, "20-bad").await;
+    assert_eq!(shown["errors"], 1, "{shown}");
+    pod.end().await;
+}
+
+/// The window is between the read of the spec and RUNNING; a plugin holds it open.
+#[tokio::test]
+async fn an_update_during_a_start_reaches_the_cgroup() {
+    let daemon = Daemon::start().await;
+    let plugin = Plugin::join(&daemon.nri_socket(), "10", "updater").await;
+    let pod = daemon.cri().pod("p").await;
+    let container = pod.create("c", &["sleep", "1000"]).await;
+    let gate = plugin.blocks(Event::StartContainer);
+    let start = tokio::spawn({
+        let container = container.clone();
+        async move { container.start().await }
+    });
+    plugin.sees(Event::StartContainer, "p").await;
+    let updates = vec![limit(&container.id)];
+    let failed = plugin.runtime().update_containers(updates, Vec::new());
+    assert!(failed.await.expect("UpdateContainers").is_empty());
+    gate.open();
+    start.await.expect("no panic").expect("StartContainer");
+    assert_eq!(memory_limit(&container).await, LIMIT);
+    let limit = look::memory_limit_below(daemon.cgroup_parent());
+    assert_eq!(limit, Some(LIMIT), "in the kernel");
+    pod.end().await;
 }

@@ -220,7 +220,7 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
     };
     config.linux.as_mut().expect("set").resources = Some(resources.clone());
     let container = pod.started(config).await;
-    let limit = |daemon: &Daemon| memory_limit_of_children(daemon.cgroup_parent());
+    let limit = |daemon: &Daemon| look::memory_limit_below(daemon.cgroup_parent());
     assert_eq!(limit(&daemon), Some(64 << 20));
     resources.memory_limit_in_bytes = 96 << 20;
     container
@@ -241,24 +241,6 @@ async fn resources_are_in_the_cgroup_and_can_be_updated() {
         "zero means unchanged"
     );
     pod.end().await;
-}
-
-/// Returns the smallest memory limit below a cgroup parent: that of its one container.
-fn memory_limit_of_children(parent: &str) -> Option<i64> {
-    let dir = look::cgroup_dir("memory", parent)?;
-    let mut limits: Vec<i64> = look::tree(&dir)
-        .into_iter()
-        .filter(|p| p.ends_with("memory.limit_in_bytes") || p.ends_with("memory.max"))
-        .filter_map(|p| {
-            std::fs::read_to_string(dir.join(p))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        })
-        .collect();
-    limits.sort_unstable();
-    limits.first().copied()
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ mod recovery;
 mod restart;
 mod samples;
 mod security;
+mod start_at_once;
 mod stats;
 mod streaming;
 mod streaming_load;

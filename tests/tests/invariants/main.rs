@@ -401,6 +401,30 @@ fn only_one_file_looks_up_paths_in_a_root() {
     assert_eq!(exempt, allowed, "files of cairn-create that use paths");
 }
 
+/// The kernel, the record and the spec have the same resources, and an exit is reported until it is
+/// known, because one file does it.
+#[test]
+fn only_its_owner_changes_the_resources_and_the_exit_of_a_container() {
+    let pod = |file: &str| format!("runtime/src/pod/{file}.rs");
+    for (words, owners) in [
+        (
+            &[".resources.take(", ".change(resources"][..],
+            &["resources"][..],
+        ),
+        (&[".set_up("], &["resources", "pause", "start_container"]),
+        (&["specs.write("], &["resources", "create_container"]),
+        (&["Op::Exited(ending)"], &["container_exit", "driver"]),
+        (
+            &["phase = ContainerPhase::Exited"],
+            &["container_exit", "start_container"],
+        ),
+    ] {
+        let owners: Vec<String> = owners.iter().map(|file| pod(file)).collect();
+        let owners: Vec<&str> = owners.iter().map(String::as_str).collect();
+        absent(&["runtime/src"], words, &owners);
+    }
+}
+
 /// Modules that may block are exempt from clippy's bans, all of which apply together.
 #[test]
 fn rooms_that_may_block_keep_the_other_bans() {
