@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{RwLock, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::bridge::{Bridge, BridgeError, unplug};
 use crate::cni::{Cni, CniError, ConfList, DEL_TIMEOUT, Found, Patience, Tolerate};
 use crate::error::NetworkError;
+use crate::exclusion::Exclusion;
 use crate::record::{Backend, OnBridge, OnCni, Record, Records, Unreadable};
 use crate::types::{Attach, Attachment, Config, INTERFACE, NotReady};
 
@@ -36,8 +37,8 @@ pub(crate) struct Attachments {
     pub(crate) cni: Cni,
     /// Limits concurrent CNI operations.
     pub(crate) permits: Semaphore,
-    /// Locked shared by CNI operations of sandboxes, exclusively by garbage collection.
-    pub(crate) collecting: RwLock<()>,
+    /// Between CNI operations of sandboxes and garbage collection.
+    pub(crate) exclusion: Exclusion,
 }
 
 /// The backend of the next pod.
@@ -65,7 +66,7 @@ impl Attachments {
             bridge,
             cni: Cni::new(config),
             permits: Semaphore::new(config.parallel.clamp(1, 1024)),
-            collecting: RwLock::new(()),
+            exclusion: Exclusion::default(),
         })
     }
 
@@ -177,7 +178,7 @@ impl Attachments {
         let mut patience = Patience::until(deadline);
         loop {
             let added = {
-                let _shared = self.collecting.read().await;
+                let _operation = self.exclusion.operation().await;
                 let _permit = self.permits.acquire().await;
                 self.cni.add(id, netns, &endpoint, deadline).await
             };
@@ -221,7 +222,7 @@ impl Attachments {
         let mut patience = Patience::until(deadline);
         loop {
             let done = {
-                let _shared = self.collecting.read().await;
+                let _operation = self.exclusion.operation().await;
                 let _permit = self.permits.acquire().await;
                 let tries = self.missing.lock().get(sandbox_id).copied();
                 let tolerate = match tries {

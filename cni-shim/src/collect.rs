@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
 
-use crate::attachments::Choice;
+use crate::attachments::{Attachments, Choice};
+use crate::cni::{CniError, ConfList, DEL_TIMEOUT};
 use crate::error::NetworkError;
+use crate::exclusion::Busy;
 use crate::network::Network;
 use crate::record::{Backend, Record};
 use crate::types::{INTERFACE, PortMapping};
@@ -187,9 +189,7 @@ impl Network {
             let outcome = if look {
                 Ok(())
             } else {
-                let _alone = all.collecting.write().await;
-                let valid = all.valid_attachments(&list.name);
-                all.cni.gc(&list, &valid).await.map_err(Into::into)
+                collect_by_plugins(all, &list).await
             };
             left.push(Leftover {
                 sandbox_id: String::new(),
@@ -200,6 +200,20 @@ impl Network {
         }
         left
     }
+}
+
+/// GC of the plugins, beside no ADD or DEL.
+async fn collect_by_plugins(all: &Attachments, list: &ConfList) -> Result<(), NetworkError> {
+    let gc = async {
+        let valid = all.valid_attachments(&list.name);
+        all.cni.gc(list, &valid).await
+    };
+    let busy = |busy: Busy| CniError::Network {
+        network: list.name.clone(),
+        reason: format!("GC: {busy}"),
+    };
+    let done = all.exclusion.alone(DEL_TIMEOUT, gc).await;
+    Ok(done.map_err(busy)??)
 }
 
 fn texts(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<String> {

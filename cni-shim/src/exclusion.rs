@@ -28,10 +28,12 @@ struct State {
     collecting: bool,
 }
 
-/// Why a GC did not run to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why a GC did not run to its end. A later one may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Busy {
+    #[error("not begun: ADDs and DELs never paused; try again later")]
     NoMoment,
+    #[error("ended after pods had waited {} s for it; try again later", YIELD.as_secs())]
     GaveWay,
 }
 

@@ -9,6 +9,7 @@ mod bridge;
 mod cni;
 mod collect;
 mod error;
+mod exclusion;
 mod file;
 mod link;
 pub mod namespaces;

@@ -5,12 +5,13 @@ mod support;
 
 use std::collections::HashSet;
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni_shim::namespaces::unpin;
 use cni_shim::{Config, Dns, Network};
 use serde_json::{Value, json};
-use support::{config, isolated, pin_dir, sandbox, script, write_list};
+use support::{config, eventually, isolated, pin_dir, sandbox, script, write_list};
 
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.5.0.2/24"}]}"#;
 
@@ -301,6 +302,54 @@ fn garbage_collection_names_whoever_is_to_keep_what_it_has_and_nobody_else() {
             deleted.sort();
             assert_eq!(deleted, ["gone", "lost"]);
             assert!(records.join("held.json").exists() && records.join("kept.json").exists());
+        },
+    );
+}
+
+#[test]
+fn garbage_collection_waits_for_a_slow_pod_and_no_other_pod_waits_for_it() {
+    isolated(
+        "garbage_collection_waits_for_a_slow_pod_and_no_other_pod_waits_for_it",
+        async |dir| {
+            let config = no_bridge(&dir);
+            let (calls, gate) = (dir.join("calls"), dir.join("gate"));
+            let body = format!(
+                "{WELL}; cat >/dev/null
+                 echo begin-$CNI_COMMAND-$CNI_CONTAINERID >> {calls}
+                 while [ $CNI_COMMAND-$CNI_CONTAINERID = ADD-slow ] && [ ! -e {gate} ]; do sleep 0.01; done
+                 echo end-$CNI_COMMAND-$CNI_CONTAINERID >> {calls}
+                 [ $CNI_COMMAND = ADD ] && echo '{RESULT}'; exit 0",
+                calls = calls.display(),
+                gate = gate.display()
+            );
+            script(&config, "p", &body);
+            write_list(&config, &list(&json!([{"type": "p"}])));
+            let network = Arc::new(Network::new(config).expect("opens"));
+            let called = |call: &str| {
+                let calls = fs::read_to_string(&calls).unwrap_or_default();
+                calls.lines().position(|line| line == call)
+            };
+            let (_slow_pod, attach) = sandbox(&dir, "slow");
+            let slow = network.clone();
+            let slow = tokio::spawn(async move { slow.attach(attach).await });
+            eventually("the slow ADD begins", || called("begin-ADD-slow").is_some()).await;
+            let valid: HashSet<String> = ["slow", "quick"].map(str::to_owned).into();
+            let collecting = network.clone();
+            let mut gc = tokio::spawn(async move { collecting.gc(|| valid).await });
+            // It waits: nothing that it does could be seen.
+            let waited = tokio::time::timeout(Duration::from_millis(300), &mut gc).await;
+            assert!(waited.is_err(), "{waited:?}");
+            let (_quick_pod, attach) = sandbox(&dir, "quick");
+            let soon = Duration::from_secs(10);
+            let quick = tokio::time::timeout(soon, network.attach(attach)).await;
+            quick.expect("it does not wait").expect("attaches");
+            let quick = tokio::time::timeout(soon, network.detach("quick")).await;
+            quick.expect("it does not wait").expect("detaches");
+            assert!(called("end-DEL-quick").is_some() && called("begin-GC-").is_none());
+            fs::write(&gate, "").expect("opened");
+            slow.await.expect("no panic").expect("attaches");
+            gc.await.expect("no panic").expect("collects");
+            assert!(called("begin-GC-") > called("end-ADD-slow"));
         },
     );
 }
