@@ -132,7 +132,13 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
             cx.notices.hooks.start(Arc::new(plugins)).await
         }
     });
-    let prompt = timeout(PROMPT, &mut nri).await;
+    let nri = match timeout(PROMPT, &mut nri).await {
+        Ok(started) => {
+            started.step("NRI").flatten()?;
+            None
+        }
+        Err(_) => Some(nri),
+    };
     let mut work = JoinSet::new();
     for (pod, queue) in recovered {
         let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(cx));
@@ -145,13 +151,6 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
     cx.recovering.close();
     // Else it goes on.
     let _ = timeout(FOUND, cx.recovering.wait()).await;
-    let nri = match prompt {
-        Ok(started) => {
-            started.step("NRI").flatten()?;
-            None
-        }
-        Err(_) => Some(nri),
-    };
     Ok(Recovery { summary, nri, rest })
 }
 

@@ -248,7 +248,8 @@ async fn an_evicted_container_that_does_not_run_yet_is_never_started_also_after_
     let later = pod.create("later", &["true"]).await;
     for container in [&at_once, &later] {
         let unasked = vec![evict(container, "not here")];
-        let evicted = plugin.runtime().update_containers(Vec::new(), unasked);
+        let runtime = plugin.runtime();
+        let evicted = runtime.update_containers(Vec::new(), unasked);
         assert!(evicted.await.expect("UpdateContainers").is_empty());
     }
     let refused = async |container: Container| {
@@ -311,7 +312,8 @@ async fn an_update_during_a_start_reaches_the_cgroup() {
     });
     plugin.sees(Event::StartContainer, "p").await;
     let updates = vec![limit(&container.id)];
-    let failed = plugin.runtime().update_containers(updates, Vec::new());
+    let runtime = plugin.runtime();
+    let failed = runtime.update_containers(updates, Vec::new());
     assert!(failed.await.expect("UpdateContainers").is_empty());
     gate.open();
     start.await.expect("no panic").expect("StartContainer");

@@ -7,6 +7,7 @@ use cairn_tests::{
     container::Container,
     image::{Image, Layer},
     pod::Pod,
+    until,
     until::until_within,
 };
 
