@@ -14,8 +14,10 @@ use cairn_monitor::wire::{Event, Phase};
 
 use crate::create::notify;
 use crate::exec::Outcome;
-use crate::hooking::After;
+use crate::hooking::{After, Hooking};
 use crate::output;
+use crate::peer::Asker;
+use crate::purge;
 use crate::server::{DRAIN, Server};
 use crate::target::Target;
 
@@ -245,4 +247,56 @@ fn write_exit(exit: &Exit) -> io::Result<()> {
     file.write_all(exit.to_text().as_bytes())?;
     file.sync_data()?;
     fs::rename(TEMPORARY, EXIT)
+}
+
+impl Server {
+    /// Runs the OCI hooks of this point, if the container has any; then answers.
+    pub(crate) fn hooks_then(&mut self, asker: Asker, after: After) {
+        match &mut self.hooking {
+            // Another daemon asks again.
+            Some(hooking) if hooking.after == after => return hooking.askers.push(asker),
+            // The container has ended before its poststart hooks.
+            Some(_) => {
+                let _ = purge::kill_everything(&self.cgroups); // the deletion tries again
+                self.hooks_are_done();
+            }
+            None => {}
+        }
+        let pid = self.target.as_ref().map_or(0, |t| t.pid);
+        if !self.stopped
+            && after.has_hooks()
+            && let Ok(hooking) = Hooking::start(&self.launch, asker, after, pid)
+        {
+            self.hooking = Some(hooking);
+            return;
+        }
+        self.go_on(&[asker], after);
+    }
+
+    /// Goes on after the hooks, if they are done; `ended` is a child that has ended.
+    pub(crate) fn check_hooks(&mut self, ended: Option<i32>) {
+        let is_over = |hooking: &Hooking| ended == Some(hooking.helper) || hooking.is_done();
+        if self.hooking.as_ref().is_some_and(is_over) {
+            self.hooks_are_done();
+        }
+    }
+
+    fn hooks_are_done(&mut self) {
+        if let Some(hooking) = self.hooking.take() {
+            self.go_on(&hooking.askers, hooking.after);
+        }
+    }
+
+    fn go_on(&mut self, askers: &[Asker], after: After) {
+        let result = match after {
+            After::Start => Ok(()),
+            After::Delete => {
+                self.stopped = true;
+                self.delete()
+            }
+        };
+        for asker in askers {
+            self.clients.answer(*asker, result.clone());
+        }
+    }
 }

@@ -152,7 +152,10 @@ async fn a_monitor_that_no_record_owns_ends_at_the_next_start() {
     fs::remove_file(daemon.path(&record)).expect("the record is there");
     daemon.serve().await;
     no_monitor_is_left(&daemon).await;
-    assert!(!pause_dir(&daemon, &pod).exists());
+    until("its directory is gone", || async {
+        (!pause_dir(&daemon, &pod).exists()).then_some(())
+    })
+    .await;
 }
 
 /// Sets the daemon's limit of open files; a soft limit may be raised again.
