@@ -1,5 +1,4 @@
-//! Replaces threads and random bytes in seeded tests: one number generates everything random. It is
-//! thread-local: a seeded run has one thread.
+//! In seeded runs.
 
 use std::cell::Cell;
 
@@ -10,12 +9,12 @@ thread_local! {
 }
 
 /// Seeds this thread; `None` ends that.
-pub(crate) fn begin(seed: Option<u64>) {
+pub fn begin(seed: Option<u64>) {
     STATE.set(seed);
 }
 
 /// The next number below `below`; `None` without a seed.
-pub(crate) fn draw(below: u64) -> Option<u64> {
+pub fn draw(below: u64) -> Option<u64> {
     let state = STATE.get()?.wrapping_add(0x9E37_79B9_7F4A_7C15);
     STATE.set(Some(state));
     let mut z = state;
@@ -24,8 +23,11 @@ pub(crate) fn draw(below: u64) -> Option<u64> {
     Some((z ^ (z >> 31)) % below)
 }
 
-/// Runs the work with turns of other tasks before and after; without a seed returns the work.
-pub(crate) async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
+/// Runs the work with turns of other tasks before and after.
+///
+/// # Errors
+/// Without a seed: the caller runs the work.
+pub async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     let Some(turns) = draw(3) else {
         return Err(work);
     };
@@ -37,7 +39,7 @@ pub(crate) async fn in_line<T, W: FnOnce() -> T>(work: W) -> Result<T, W> {
     Ok(done)
 }
 
-pub(crate) fn fill(bytes: &mut [u8]) -> bool {
+pub fn fill(bytes: &mut [u8]) -> bool {
     let drawn = bytes
         .iter_mut()
         .map(|byte| draw(256).map(|drawn| *byte = drawn as u8));

@@ -3,23 +3,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use proto_cri::v1 as cri;
-use tokio::{task::JoinSet, time::timeout};
-
-use super::{
-    CALL, IMAGE, World,
-    memory::{drawn, some_ms},
-};
-use crate::pod::{
+use cairn::pod::{
     create_container::create_container,
     error::{Kind, Result},
     op::Op,
     pods::Pods,
     run_pod_sandbox,
 };
+use proto_cri::v1 as cri;
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    memory::{drawn, some_ms},
+    world::{CALL, IMAGE, World},
+};
 
 impl World {
-    pub(super) async fn work(&self, pods: &Arc<Pods>) {
+    pub(crate) async fn work(&self, pods: &Arc<Pods>) {
         let mut clients = JoinSet::new();
         for client in 0..self.plan.clients {
             let (world, pods) = (self.clone(), Arc::clone(pods));
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// Removes all pods, with retries, until no work is left.
-    pub(super) async fn finish(&self, pods: &Arc<Pods>) {
+    pub(crate) async fn finish(&self, pods: &Arc<Pods>) {
         self.memory.0.lock().fails = 0;
         for _ in 0..5 {
             // Abandoned calls continue.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use cairn::monitor::Monitors;
 use cairn_monitor::{
     codec::VERSION,
     record::{EXIT, Exit, LAUNCH, Launch},
@@ -23,14 +24,13 @@ use tokio::{
     sync::watch,
 };
 
-use super::memory::{Memory, drawn, some_ms};
-use crate::monitor::Monitors;
+use crate::memory::{Memory, drawn, some_ms};
 
 /// Stands for a process in a cgroup; no cgroup has this name.
 const ALIVE: &str = "a process";
 
 /// A monitor with its container.
-pub(super) struct Kept {
+pub(crate) struct Kept {
     phase: Phase,
     pid: i32,
     /// The cgroups of its container.
@@ -123,7 +123,7 @@ impl Memory {
     }
 
     /// Ends its container's process; the monitor writes the exit file and notifies its clients.
-    pub(super) fn exit(&self, dir: &Path, code: i32) {
+    pub(crate) fn exit(&self, dir: &Path, code: i32) {
         let mut inner = self.0.lock();
         let Some(kept) = inner.monitors.get_mut(dir) else {
             return;
@@ -149,7 +149,7 @@ impl Memory {
     }
 
     /// Kills the monitor, and its container with it.
-    pub(super) fn lose(&self, dir: &Path) {
+    pub(crate) fn lose(&self, dir: &Path) {
         let mut inner = self.0.lock();
         let Some(lost) = inner.monitors.remove(dir) else {
             return;
@@ -161,7 +161,7 @@ impl Memory {
     }
 
     /// Directories of monitors with running containers.
-    pub(super) fn running(&self) -> Vec<PathBuf> {
+    pub(crate) fn running(&self) -> Vec<PathBuf> {
         let inner = self.0.lock();
         let running = inner
             .monitors
@@ -171,7 +171,7 @@ impl Memory {
     }
 
     /// Ends at a random moment, or only when killed.
-    pub(super) fn live(&self, dir: &Path) {
+    pub(crate) fn live(&self, dir: &Path) {
         let (memory, dir) = (self.clone(), dir.to_owned());
         let lifetime = match drawn(3) {
             0 => return,

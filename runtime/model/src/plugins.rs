@@ -12,11 +12,11 @@ use nri::{Handlers, HookRequest, PluginId, Stub, proto::*};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::memory::{Memory, drawn, some_ms};
+use crate::memory::{Memory, drawn, some_ms};
 
 /// The parameters of one plugin.
-#[derive(Clone)]
-pub(super) struct Plugin {
+#[derive(Debug, Clone)]
+pub struct Plugin {
     pub id: &'static str,
     /// It joins with the daemon, and is never lost.
     pub in_process: bool,
@@ -40,7 +40,7 @@ enum Seen {
 
 /// A connection of a plugin.
 #[derive(Default)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     pub name: String,
     /// Known pods and containers, and the pod of each container.
     knows: BTreeMap<String, (Seen, String)>,
@@ -51,13 +51,13 @@ pub(super) struct Instance {
 
 /// Observations of all plugins, over all lives of the daemon.
 #[derive(Clone)]
-pub(super) struct Plugins {
+pub(crate) struct Plugins {
     pub memory: Memory,
     pub seen: Arc<Mutex<Log>>,
 }
 
 #[derive(Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     /// Plugins that answered Run or Create of an object without a veto.
     pub answered: BTreeSet<(&'static str, String)>,
     /// Events of all instances: plugin, event, object.
@@ -80,13 +80,13 @@ impl Plugins {
     }
 
     /// The daemon has died, and all its connections with it.
-    pub(super) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         for instance in &self.seen.lock().instances {
             instance.lock().over = true;
         }
     }
 
-    pub(super) fn in_process(&self, plugin: &Plugin) -> (PluginId, Handlers) {
+    pub(crate) fn in_process(&self, plugin: &Plugin) -> (PluginId, Handlers) {
         let instance = self.instance(plugin);
         let lost = Arc::new(Notify::new());
         (
@@ -96,7 +96,7 @@ impl Plugins {
     }
 
     /// Reconnects for as long as the daemon lives.
-    pub(super) async fn connect(self, plugin: Plugin, socket: PathBuf) {
+    pub(crate) async fn connect(self, plugin: Plugin, socket: PathBuf) {
         let (index, name) = plugin.id.split_once('-').expect("an id");
         loop {
             let (instance, lost) = (self.instance(&plugin), Arc::new(Notify::new()));
@@ -120,7 +120,7 @@ impl Plugins {
 
     /// Objects that a permanent plugin was asked to create and whose end it did not get, even if
     /// the daemon was killed in between (G-13 to G-19).
-    pub(super) fn untold(&self, plugin: &Plugin) -> Vec<String> {
+    pub(crate) fn untold(&self, plugin: &Plugin) -> Vec<String> {
         use Event::{CreateContainer, RemoveContainer, RemovePodSandbox, RunPodSandbox};
         use Event::{StopContainer, StopPodSandbox};
         let log = self.seen.lock();
@@ -391,7 +391,7 @@ impl At {
 
 impl Instance {
     /// Objects whose end it did not get.
-    pub(super) fn untold(&self) -> Vec<&String> {
+    pub(crate) fn untold(&self) -> Vec<&String> {
         self.knows.keys().collect()
     }
 }

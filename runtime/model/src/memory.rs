@@ -10,6 +10,11 @@ use std::{
     time::Duration,
 };
 
+use cairn::{
+    image::{self, Rootfs, Userns},
+    pod::machine::Machine,
+    seeded,
+};
 use cni_shim::{
     Attach, Attachment, NetworkError,
     namespaces::{NamespaceError, PinSpec, Pinned},
@@ -17,15 +22,10 @@ use cni_shim::{
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::monitors::Kept;
-use crate::{
-    image::{self, Rootfs, Userns},
-    pod::machine::Machine,
-    seeded,
-};
+use crate::monitors::Kept;
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(crate) struct Inner {
     pub pins: BTreeSet<PathBuf>,
     pub mounts: Vec<PathBuf>,
     /// By sandbox, and whether it came up: one that did not is the network layer's to collect.
@@ -41,23 +41,23 @@ pub(super) struct Inner {
 
 /// Clones share the machine.
 #[derive(Clone, Default)]
-pub(super) struct Memory(pub Arc<Mutex<Inner>>);
+pub(crate) struct Memory(pub Arc<Mutex<Inner>>);
 
-pub(super) fn drawn(below: u64) -> u64 {
+pub(crate) fn drawn(below: u64) -> u64 {
     seeded::draw(below).expect("a seeded run")
 }
 
 /// Sleeps a random time below this many milliseconds.
-pub(super) async fn some_ms(below: u64) {
+pub(crate) async fn some_ms(below: u64) {
     tokio::time::sleep(Duration::from_millis(drawn(below))).await;
 }
 
 impl Memory {
-    pub(super) fn fault(&self, what: String) {
+    pub(crate) fn fault(&self, what: String) {
         self.0.lock().faults.push(what);
     }
 
-    pub(super) fn fails(&self) -> bool {
+    pub(crate) fn fails(&self) -> bool {
         let one_of = self.0.lock().fails;
         one_of > 0 && drawn(one_of) == 0
     }
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// The leftovers of pods.
-    pub(super) fn left(&self) -> Vec<String> {
+    pub(crate) fn left(&self) -> Vec<String> {
         let inner = self.0.lock();
         let paths = |what: &str, all: Vec<&PathBuf>| -> Vec<String> {
             all.iter()
