@@ -4,17 +4,27 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests may block")]
 
+mod acknowledged;
+mod bounds;
 mod check;
 mod clients;
 mod clockwork;
+mod events;
+mod known;
 mod memory;
 mod monitors;
 mod plan;
 mod plugins;
+mod rule;
+mod shrink;
 mod tally;
+mod values;
 mod world;
 
-pub use plan::Plan;
+pub use known::known;
+pub use plan::{Hazard, Plan};
 pub use plugins::Plugin;
+pub use rule::{Fault, Rule};
+pub use shrink::shrink;
 pub use tally::Tally;
 pub use world::{Outcome, World, run};

@@ -14,22 +14,23 @@ use cairn::{
     monitor::Launcher,
     oci::HostFacts,
     pod::{node::Node, pods::Pods, recover, spec::SpecStore},
-    seeded,
+    seeded::{self, Fate},
     store::{Store, Unsynced},
     trace::{self, EventLog},
 };
 use cni_shim::Network;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
+    bounds::{CALL, RECOVERY},
     clockwork::{self, Ran},
-    memory::{Memory, drawn},
-    plan::Plan,
+    events::Subscriber,
+    memory::{Attached, Memory, drawn},
+    plan::{Hazard, Plan},
     plugins::Plugins,
+    rule::{Fault, Rule},
 };
-
-/// Limit for any call, in the model's time.
-pub(crate) const CALL: Duration = Duration::from_secs(600);
 
 /// The state that outlives the daemon.
 #[derive(Clone)]
@@ -46,7 +47,7 @@ pub struct World {
 pub struct Outcome {
     /// Of the first life.
     pub polls: u64,
-    pub faults: Vec<String>,
+    pub faults: Vec<Fault>,
     pub world: World,
 }
 
@@ -74,6 +75,9 @@ impl World {
         }
         let table = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         fs::write(at("proc/self/mountinfo"), table).expect("the mount table");
+        for list in ["cgroup.controllers", "cgroup.subtree_control"] {
+            fs::write(at("sys/fs/cgroup").join(list), "cpu memory\n").expect("controllers");
+        }
         let config = r#"{"architecture":"amd64","os":"linux","config":{"Cmd":["/x"]},"rootfs":{"type":"layers","diff_ids":[]}}"#;
         let id = Digest::of(config.as_bytes());
         let record = serde_json::json!({
@@ -83,7 +87,6 @@ impl World {
         let path = at("root/images/records").join(format!("{}.json", id.hex()));
         fs::write(path, record.to_string()).expect("an image");
         let memory = Memory::default();
-        memory.0.lock().fails = plan.fails;
         Self {
             plugins: Plugins {
                 memory: memory.clone(),
@@ -96,13 +99,8 @@ impl World {
         }
     }
 
-    /// What plugins were sent, and the answers to clients.
     pub fn log(&self) -> Vec<String> {
-        let events = self.plugins.seen.lock().events.clone();
-        events
-            .into_iter()
-            .chain(self.notified.lock().clone())
-            .collect()
+        self.memory.0.lock().log.clone()
     }
 
     pub(crate) fn path(&self, path: &str) -> PathBuf {
@@ -126,6 +124,7 @@ impl World {
             let policy = file.nri.plugin.entry(plugin.id.to_owned()).or_default();
             policy.required = plugin.required;
             policy.must_run = plugin.must_run;
+            policy.fail_request = plugin.fail_request.then_some(true);
         }
         Config::check(file).expect("a configuration")
     }
@@ -147,7 +146,7 @@ impl World {
         let records = |name: &str| dirs.root.join(name);
         let node = Node {
             name: "model".into(),
-            boot_id: "a boot".into(),
+            boot_id: format!("boot {}", self.memory.0.lock().power_cuts),
             host: HostFacts {
                 capabilities: (1 << 41) - 1,
                 ..HostFacts::default()
@@ -173,38 +172,116 @@ impl World {
         Pods::new(node, log.expect("an event log"), in_process.collect())
     }
 
-    /// One life of the daemon, from recovery on.
+    /// One life of the daemon, from recovery on. It ends the run, or begins with clients.
     fn life(&self, kill_after: Option<u64>, ends: bool) -> Ran<()> {
         let world = self.clone();
         let ran = clockwork::run(kill_after, async move {
+            world.begin();
             let pods = world.open();
             let running = world.memory.running();
             for dir in &running {
                 world.memory.live(dir);
             }
-            for plugin in world
-                .plan
-                .plugins
-                .iter()
-                .filter(|plugin| !plugin.in_process)
-            {
+            let outside = world.plan.plugins.iter();
+            for plugin in outside.filter(|plugin| !plugin.in_process) {
                 let socket = world.path("nri.sock");
                 tokio::spawn(world.plugins.clone().connect(plugin.clone(), socket));
             }
+            tokio::spawn(world.clone().watch(Arc::clone(&pods)));
+            let begun = Instant::now();
             match tokio::time::timeout(CALL, recover::run(&pods)).await {
                 Ok(result) => drop(result.expect("a recovery")),
-                Err(_) => return world.memory.fault("recovery hangs".into()),
+                Err(_) => return world.memory.fault(Rule::Recovery, "hangs".into()),
             }
+            let took = begun.elapsed();
+            if took > RECOVERY {
+                let text = format!("serves after {:.1} s", took.as_secs_f64());
+                world.memory.fault(Rule::Recovery, text);
+            }
+            world.memory.log("serves".into());
+            let mut events = Subscriber::of(&world, &pods);
             world.check_made(&pods.registry);
-            world.check_recovered(&pods.registry, &running);
-            if !ends {
+            if ends {
+                world.memory.check_acknowledged(&pods.registry);
+            } else {
                 world.work(&pods).await;
                 world.check_made(&pods.registry);
             }
             world.finish(&pods).await;
+            events.check_all();
         });
+        self.memory.0.lock().begun = None;
         self.plugins.disconnect();
         ran
+    }
+
+    fn begin(&self) {
+        {
+            let mut inner = self.memory.0.lock();
+            inner.begun = Some(Instant::now());
+            inner.hazards = self.plan.hazards.clone();
+            inner.is_over = false;
+            inner.pods.clear();
+            let exits = inner.exits.values_mut();
+            exits.for_each(|(_, ended)| *ended = None);
+            inner.lost.values_mut().for_each(|ended| *ended = None);
+        }
+        self.memory.log("the daemon starts".into());
+        self.memory.stop_some();
+        if let Some(most) = self.plan.hazards.get(&Hazard::Waiting) {
+            seeded::set_limit("waiting requests", *most as usize);
+        }
+        if self.plan.has(Hazard::Outlives) {
+            seeded::outlive();
+        }
+        let memory = self.memory.clone();
+        seeded::govern(move |place| match place {
+            "container.update.cgroup" if memory.happens(Hazard::Writes) => {
+                let seconds = [1, 5, 9][drawn(3) as usize];
+                Some(Fate::Waits(Duration::from_secs(seconds)))
+            }
+            "store.container" | "store.pod" if memory.happens(Hazard::Disk) => Some(Fate::Fails),
+            _ => None,
+        });
+    }
+
+    /// While no daemon runs.
+    fn between(&self) {
+        if self.plan.has(Hazard::Cut) && drawn(2) == 0 {
+            return self.cut_power();
+        }
+        for dir in self.memory.running() {
+            if drawn(3) == 0 {
+                match drawn(4) {
+                    0 => self.memory.lose(&dir),
+                    _ => self.memory.exit(&dir, 3),
+                }
+            }
+        }
+    }
+
+    /// Everything in memory is gone: processes, mounts, namespaces, cgroups and `/run`.
+    fn cut_power(&self) {
+        self.memory.log("power cut".into());
+        self.memory.lose_all();
+        {
+            let mut inner = self.memory.0.lock();
+            inner.power_cuts += 1;
+            inner.pins.clear();
+            inner.mounts.clear();
+            // Its records may be newer than ours.
+            let networks = inner.networks.values_mut();
+            networks.for_each(|attached| *attached = Attached::Left);
+        }
+        seeded::forget_kernel();
+        seeded::cut_power(|| drawn(2) == 0);
+        let dirs = fs::read_dir(self.path("sys/fs/cgroup")).expect("cgroups");
+        let dirs = dirs.flatten().map(|entry| entry.path());
+        for dir in dirs.filter(|dir| dir.is_dir()) {
+            fs::remove_dir_all(dir).expect("a cgroup");
+        }
+        fs::remove_dir_all(self.path("state")).expect("the state");
+        fs::create_dir(self.path("state")).expect("the state");
     }
 }
 
@@ -229,15 +306,7 @@ fn run_here(plan: &Plan) -> Outcome {
         if ran.result.is_some() {
             break;
         }
-        // While no daemon runs.
-        for dir in world.memory.running() {
-            if drawn(3) == 0 {
-                match drawn(4) {
-                    0 => world.memory.lose(&dir),
-                    _ => world.memory.exit(&dir, 3),
-                }
-            }
-        }
+        world.between();
     }
     let last = world.life(None, first.is_some());
     let polls = first.unwrap_or(last.polls);

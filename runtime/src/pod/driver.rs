@@ -36,6 +36,7 @@ use super::{
     state::{Container, Pod},
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
+use crate::seeded;
 
 /// Requests that may wait for a step to end. More are rejected.
 const MAX_WAITING: usize = 512;
@@ -116,11 +117,9 @@ impl Driver {
     }
 
     fn on_request(&mut self, request: Request) {
-        if self.waiting.len() >= MAX_WAITING {
-            let text = format!(
-                "sandbox {}: {MAX_WAITING} requests wait already",
-                self.pod.id
-            );
+        let most = seeded::limit("waiting requests", MAX_WAITING);
+        if self.waiting.len() >= most {
+            let text = format!("sandbox {}: {most} requests wait already", self.pod.id);
             let error = Error::new(Kind::Exhausted, text);
             return request.reply.send(Err(error));
         }
