@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt as _};
 
 use crate::attachments::Choice;
 use crate::error::NetworkError;
@@ -10,8 +13,28 @@ use crate::network::Network;
 use crate::record::{Backend, Record};
 use crate::types::{INTERFACE, PortMapping};
 
-/// [`crate::Network::collect`] abandons leftovers of this kind.
-const UNREADABLE: &str = "unreadable record";
+/// Leftovers that are detached at once. Half of the default of `parallel`, so that pods go on.
+const AT_ONCE: usize = 8;
+/// The time in which the removal of a leftover begins.
+const BEGUN_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Attachment,
+    CachedResult,
+    /// Abandoned: no sandbox is left that could need such a record.
+    Unreadable,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Attachment => "attachment",
+            Self::CachedResult => "cached result",
+            Self::Unreadable => "unreadable record",
+        }
+    }
+}
 
 /// A sandbox's recorded network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,16 +112,15 @@ impl Network {
     }
 
     /// Detaches every sandbox that is not in `valid`, then runs the garbage collection of CNI
-    /// plugins (CRI-517). For the start, when all sandboxes are known. Continues after a failure
-    /// and returns the first.
-    pub async fn gc(&self, valid: &HashSet<String>) -> Result<(), NetworkError> {
-        let left = self.collect(|| valid.clone(), false).await;
+    /// plugins (CRI-517). Continues after a failure and returns the first.
+    pub async fn gc(&self, valid: impl FnOnce() -> HashSet<String>) -> Result<(), NetworkError> {
+        let left = self.collect(valid, false).await;
         let outcomes = left.into_iter().map(|one| one.outcome);
         outcomes.fold(Ok(()), Result::and)
     }
 
-    /// The same at any time, with all results; `look` makes it a dry run. `valid` is called after
-    /// the listing, so that a sandbox made meanwhile is not collected.
+    /// The same with all results; `look` makes it a dry run. `valid` is called after the listing,
+    /// so that a sandbox made meanwhile is not collected.
     pub async fn collect(
         &self,
         valid: impl FnOnce() -> HashSet<String>,
@@ -126,33 +148,41 @@ impl Network {
 
         let orphans = known.into_iter().filter(|(id, _)| !valid.contains(id));
         let mut orphans: Vec<_> = orphans
-            .map(|(id, network)| (id, network, "attachment"))
+            .map(|(id, network)| (id, network, Kind::Attachment))
             .collect();
         if let Some(list) = &list {
             // An attachment in progress has a record, but no result yet.
             let attached = |id: &str| valid.contains(id) || all.known.lock().contains_key(id);
             let dead = all.cni.find_dead(&list.name, attached).into_iter();
-            orphans.extend(dead.map(|id| (id, list.name.clone(), "cached result")));
+            orphans.extend(dead.map(|id| (id, list.name.clone(), Kind::CachedResult)));
         }
         orphans.sort();
         orphans.dedup_by(|a, b| a.0 == b.0);
         let unreadable = unreadable.into_iter().filter(|id| !valid.contains(id));
-        orphans.extend(unreadable.map(|id| (id, String::new(), UNREADABLE)));
-        let mut left = Vec::new();
-        for (sandbox_id, network, what) in orphans {
-            let outcome = match what {
-                _ if look => Ok(()),
-                // No sandbox is left that could need such a record.
-                UNREADABLE => self.abandon(&sandbox_id).await,
-                _ => self.detach_leftover(&sandbox_id).await,
-            };
-            left.push(Leftover {
-                sandbox_id,
-                network,
-                what,
-                outcome,
+        orphans.extend(unreadable.map(|id| (id, String::new(), Kind::Unreadable)));
+        // One deadline, however many never end; a later call takes up the rest.
+        let until = Instant::now() + BEGUN_WITHIN;
+        let left = orphans
+            .into_iter()
+            .map(|(sandbox_id, network, kind)| async move {
+                let outcome = match kind {
+                    _ if look => Ok(()),
+                    _ if Instant::now() > until => Err(NetworkError::Worker(format!(
+                        "not begun within {} s: others do not end",
+                        BEGUN_WITHIN.as_secs()
+                    ))),
+                    Kind::Unreadable => self.abandon(&sandbox_id).await,
+                    _ => self.detach_leftover(&sandbox_id).await,
+                };
+                Leftover {
+                    sandbox_id,
+                    network,
+                    what: kind.name(),
+                    outcome,
+                }
             });
-        }
+        let left = stream::iter(left).buffered(AT_ONCE);
+        let mut left: Vec<_> = left.collect().await;
         if let Some(list) = list.filter(|list| list.collects()) {
             let outcome = if look {
                 Ok(())

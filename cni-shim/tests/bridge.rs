@@ -116,7 +116,7 @@ fn a_new_daemon_keeps_the_pods_it_is_told_of_and_collects_the_others() {
             let second = Network::new(config(&dir, &["10.77.0.0/29"])).expect("opens");
             second.status().await.expect("is ready");
             second
-                .gc(&HashSet::from(["kept".to_owned()]))
+                .gc(|| HashSet::from(["kept".to_owned()]))
                 .await
                 .expect("collects");
             assert_eq!(shell("ip -o link show type veth").lines().count(), 1);
@@ -223,7 +223,7 @@ fn two_daemons_on_one_machine_do_not_touch_each_other() {
             let two = Network::new(theirs).expect("opens");
             let (_pod, attach) = sandbox(&dir, "b");
             let second = two.attach(attach).await.expect("attaches");
-            two.gc(&HashSet::new()).await.expect("collects its own");
+            two.gc(HashSet::new).await.expect("collects its own");
             assert!(
                 ping(first.ips[0])
                     && !try_shell(&format!("busybox ping -c 1 -W 1 {}", second.ips[0])).0
@@ -249,7 +249,7 @@ fn many_pods_at_once_get_different_addresses() {
             let attached = task.await.expect("no panic").expect("attaches");
             assert!(ips.insert(attached.ips[0]) && ping(attached.ips[0]));
         }
-        network.gc(&HashSet::new()).await.expect("collects");
+        network.gc(HashSet::new).await.expect("collects");
         assert_eq!(shell("ip -o link show type veth"), "");
     });
 }
@@ -290,7 +290,7 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_its_successor_does_not_coll
                 interrupted += records();
                 let successor = Network::new(config.clone()).expect("opens");
                 successor.status().await.expect("is ready");
-                successor.gc(&HashSet::new()).await.expect("collects");
+                successor.gc(HashSet::new).await.expect("collects");
                 for pins in std::fs::read_dir(dir.join("netns")).into_iter().flatten() {
                     unpin(&pins.expect("lists").path()).expect("unpins");
                 }

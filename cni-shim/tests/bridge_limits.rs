@@ -110,7 +110,7 @@ fn devices_of_a_limited_pod_go_with_it_when_its_daemon_died() {
                     std::fs::write(record, "{\"schema\":").expect("writes");
                 }
                 let network = Network::new(config(&dir, &["10.77.0.0/24"])).expect("opens");
-                network.gc(&HashSet::new()).await.expect("collects");
+                network.gc(HashSet::new).await.expect("collects");
                 let left = shell("ip -br link");
                 assert!(!left.contains("ifb") && !left.contains("veth"), "{left}");
             }

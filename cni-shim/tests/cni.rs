@@ -149,7 +149,7 @@ fn a_sandbox_whose_namespace_and_record_are_gone_is_still_taken_off_the_network(
                 .expect("detaches from the cache");
             assert_eq!(leases(), 2);
             network
-                .gc(&HashSet::from(["kept".to_owned()]))
+                .gc(|| HashSet::from(["kept".to_owned()]))
                 .await
                 .expect("collects");
             assert_eq!(leases(), 1);

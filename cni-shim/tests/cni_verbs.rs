@@ -277,7 +277,7 @@ fn garbage_collection_names_whoever_is_to_keep_what_it_has_and_nobody_else() {
 
             let network = Network::new(config).expect("opens");
             let valid: HashSet<String> = ["kept", "held"].map(str::to_owned).into();
-            network.gc(&valid).await.expect("collects");
+            network.gc(|| valid.clone()).await.expect("collects");
 
             let asked: Value =
                 serde_json::from_slice(&fs::read(&seen).expect("was asked")).expect("is JSON");

@@ -173,8 +173,13 @@ impl Shared {
             }
         }
         let merged = merge.finish();
-        let by = Requester::merged(SYNCHRONIZE, &merged.askers, &merged.owners);
-        join::apply(&self, &by, merged.update).await;
+        for session in &sessions {
+            let shares = merged.update.iter();
+            let shares = shares.flat_map(|update| merged.askers.shares(&update.container_id));
+            let own = shares.filter(|share| share.plugin == session.id);
+            let own = own.map(|share| share.update.clone()).collect();
+            join::apply(&self, &Requester::one(SYNCHRONIZE, &session.id), own).await;
+        }
         for connected in &launched {
             connected.open();
         }

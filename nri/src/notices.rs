@@ -110,7 +110,7 @@ impl Notices {
         let id = one_line(&update.container_id);
         let what = format!("update of container {id} by {} failed: {why}", by.call);
         for plugin in by.of_update(&update.container_id) {
-            self.request_failed(plugin, &what);
+            self.request_failed(&plugin, &what);
         }
     }
 

@@ -5,7 +5,11 @@ use std::pin::Pin;
 
 use proto_nri::{Container, ContainerUpdate, Field, PodSandbox};
 
-use crate::{merge::Askers, owners::Owners, plugin_id::PluginId};
+use crate::{
+    merge::{Askers, Share},
+    owners::Owners,
+    plugin_id::PluginId,
+};
 
 /// A boxed future, as [`Source`] returns it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -68,9 +72,23 @@ impl Requester {
     }
 
     /// Plugins that request the update of a container, in call order.
-    pub fn of_update(&self, container: &str) -> &[PluginId] {
-        let one = self.one.as_ref().map(std::slice::from_ref);
-        one.unwrap_or_else(|| self.askers.of_update(container))
+    pub fn of_update(&self, container: &str) -> Vec<PluginId> {
+        match &self.one {
+            Some(plugin) => vec![plugin.clone()],
+            None => self.askers.of_update(container),
+        }
+    }
+
+    /// The parts of an update by plugin, in call order. Apply each alone, so that a bad value of one
+    /// plugin costs no other plugin its update.
+    pub fn shares(&self, update: &ContainerUpdate) -> Vec<Share> {
+        match &self.one {
+            Some(plugin) => vec![Share {
+                plugin: plugin.clone(),
+                update: update.clone(),
+            }],
+            None => self.askers.shares(&update.container_id).to_vec(),
+        }
     }
 
     /// Plugins that request the eviction of a container, in call order.

@@ -23,7 +23,7 @@ mod update;
 pub use create::{CreateMerge, MergedCreate};
 pub use error::MergeError;
 pub use run::RunMerge;
-pub use update::{Askers, MergedStop, MergedUpdate, StopMerge, UpdateMerge};
+pub use update::{Askers, MergedStop, MergedUpdate, Share, StopMerge, UpdateMerge};
 
 // For the oracles of `nri/fuzz`.
 #[doc(hidden)]

@@ -14,16 +14,34 @@ use crate::{
     wire::rpc::one_line,
 };
 
+/// One plugin's part of the merged update of a container. The values of two plugins never overlap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    pub plugin: PluginId,
+    pub update: ContainerUpdate,
+}
+
 /// Requesters per container, including those of updates without a value, which have no owner.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Askers {
-    updates: BTreeMap<String, Vec<PluginId>>,
+    updates: BTreeMap<String, Vec<Share>>,
     evictions: BTreeMap<String, Vec<PluginId>>,
 }
 
 impl Askers {
     /// In call order.
-    pub fn of_update(&self, container: &str) -> &[PluginId] {
+    pub fn of_update(&self, container: &str) -> Vec<PluginId> {
+        let mut plugins: Vec<PluginId> = Vec::new();
+        for share in self.shares(container) {
+            if !plugins.contains(&share.plugin) {
+                plugins.push(share.plugin.clone());
+            }
+        }
+        plugins
+    }
+
+    /// The merged update of a container by plugin, in call order.
+    pub fn shares(&self, container: &str) -> &[Share] {
         self.updates.get(container).map_or(&[], Vec::as_slice)
     }
 
@@ -47,8 +65,8 @@ struct Entry {
     resources: LinuxResources,
     /// AND over all plugins (NRI-543).
     ignore_failure: bool,
-    /// The plugins that mentioned it.
-    askers: Vec<PluginId>,
+    /// Of the plugins that mentioned it.
+    shares: Vec<Share>,
 }
 
 impl Entry {
@@ -57,19 +75,25 @@ impl Entry {
             owners: ContainerOwners::new(id),
             resources,
             ignore_failure: true,
-            askers: Vec::new(),
+            shares: Vec::new(),
         }
     }
 
-    /// Claims for `plugin` all that `wanted` sets, and overwrites it; or changes nothing. Device
+    /// Claims for `plugin` all that the update sets, and overwrites it; or changes nothing. Device
     /// rules cannot be updated (NRI-547).
-    fn update(&mut self, plugin: &PluginId, wanted: LinuxResources) -> Result<(), Box<Conflict>> {
-        resources::claim(&mut self.owners, plugin, &wanted)?;
-        let wanted = LinuxResources {
-            devices: Vec::new(),
-            ..wanted
-        };
-        resources::overlay(&mut self.resources, wanted);
+    fn update(
+        &mut self,
+        plugin: &PluginId,
+        mut update: ContainerUpdate,
+    ) -> Result<(), Box<Conflict>> {
+        let linux = update.linux.get_or_insert_default();
+        let wanted = linux.resources.get_or_insert_default();
+        resources::claim(&mut self.owners, plugin, wanted)?;
+        wanted.devices.clear();
+        resources::overlay(&mut self.resources, wanted.clone());
+        self.ignore_failure &= update.ignore_failure;
+        let plugin = plugin.clone();
+        self.shares.push(Share { plugin, update });
         Ok(())
     }
 }
@@ -91,14 +115,10 @@ impl UpdateSet {
                 &mut fresh
             }
         };
-        let wanted = update.linux.and_then(|linux| linux.resources);
-        match entry.update(plugin, wanted.unwrap_or_default()) {
-            Err(_) if update.ignore_failure => return Ok(()),
+        let ignore_failure = update.ignore_failure;
+        match entry.update(plugin, update) {
+            Err(_) if ignore_failure => return Ok(()),
             taken => taken?,
-        }
-        entry.ignore_failure &= update.ignore_failure;
-        if !entry.askers.contains(plugin) {
-            entry.askers.push(plugin.clone());
         }
         if known.is_none() {
             let entry = std::mem::take(entry);
@@ -118,11 +138,11 @@ impl UpdateSet {
     pub(super) fn finish(self) -> MergedStop {
         let mut merged = MergedStop::default();
         let touched = self.entries.into_iter();
-        for entry in touched.filter(|entry| !entry.askers.is_empty()) {
+        for entry in touched.filter(|entry| !entry.shares.is_empty()) {
             let container_id = entry.owners.id.clone();
             merged.owners.put(entry.owners);
             let id = container_id.clone();
-            merged.askers.updates.insert(id, entry.askers);
+            merged.askers.updates.insert(id, entry.shares);
             merged.update.push(ContainerUpdate {
                 container_id,
                 linux: Some(LinuxContainerUpdate {

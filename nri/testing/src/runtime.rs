@@ -10,7 +10,7 @@ use std::{
 use nri::{
     Adaptation, Created, Delivery, Notified, PluginId, PluginInfo, PluginState, Ran, Refused,
     StartError, Stopped, TransportError, Updated,
-    merge::{Askers, overlay},
+    merge::{Askers, Share, overlay},
     proto::{
         Container, ContainerEviction, ContainerState, ContainerUpdate, Event, LinuxResources,
         PodSandbox,
@@ -384,11 +384,10 @@ impl FakeRuntime {
         }
         for update in updates {
             let id = &update.container_id;
-            let resources = update.linux.clone().and_then(|linux| linux.resources);
-            for by in askers.of_update(id) {
-                let kind =
-                    PluginRequestKind::Update(Box::new(resources.clone().unwrap_or_default()));
-                self.memory.request(Some(by.clone()), id, true, kind);
+            for Share { plugin, update } in askers.shares(id) {
+                let resources = update.linux.clone().and_then(|linux| linux.resources);
+                let kind = PluginRequestKind::Update(Box::new(resources.unwrap_or_default()));
+                self.memory.request(Some(plugin.clone()), id, true, kind);
             }
         }
     }

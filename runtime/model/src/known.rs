@@ -3,41 +3,35 @@
 
 use crate::{
     plan::{Hazard, Plan},
-    rule::Rule,
+    rule::{Fault, Rule},
     world::Outcome,
 };
 
-type Known = (&'static str, Rule, fn(&Plan) -> bool);
+type Known = (&'static str, fn(&Plan, &Fault) -> bool);
 
-const KNOWN: [Known; 11] = [
-    ("R-1", Rule::Values, |plan| {
-        plan.plugins
-            .iter()
-            .any(|plugin| plugin.asks + plugin.unsolicited > 0)
+const KNOWN: [Known; 4] = [
+    ("R-7 and R-8: a stop waits for OCI hooks", |plan, fault| {
+        fault.rule == Rule::Call && plan.has(Hazard::Hooks)
     }),
-    // Killed between the cgroup and the record, which recovery does not compare.
-    ("an update cut short", Rule::Values, |plan| {
-        !plan.kills.is_empty()
-    }),
-    ("R-2", Rule::Exit, |plan| plan.has(Hazard::Waiting)),
-    ("R-3", Rule::Leaked, |plan| {
-        plan.plugins.iter().any(|plugin| plugin.fail_request)
-    }),
-    ("R-4", Rule::Image, |plan| plan.has(Hazard::Outlives)),
-    ("R-6", Rule::Recovery, |_| true),
-    ("R-7, R-8", Rule::Call, |plan| plan.has(Hazard::Hooks)),
-    ("R-7, of a monitor", Rule::Call, |plan| {
-        plan.has(Hazard::Stuck)
-    }),
-    ("R-9", Rule::Evicted, |_| true),
-    ("R-10", Rule::Turn, |plan| plan.has(Hazard::Writes)),
-    ("R-12", Rule::Recovery, |plan| plan.has(Hazard::Dels)),
+    (
+        "a stop waits for a monitor that does not run",
+        |plan, fault| fault.rule == Rule::Call && plan.has(Hazard::Stuck),
+    ),
+    (
+        "an update that a kill cuts short is in the cgroup alone",
+        |plan, fault| fault.rule == Rule::Values && !plan.kills.is_empty(),
+    ),
+    (
+        "a kept event is sent beside one that the plugin is late with",
+        |plan, fault| {
+            let late = |plugin: &crate::Plugin| plugin.late > 0 && plugin.must_run;
+            fault.text.ends_with("two at a time") && plan.plugins.iter().any(late)
+        },
+    ),
 ];
 
 /// The known fault of a run.
 pub fn known(plan: &Plan, outcome: &Outcome) -> Option<&'static str> {
-    let is_it = |(_, rule, may): &&Known| {
-        may(plan) && outcome.faults.iter().any(|fault| fault.rule == *rule)
-    };
-    KNOWN.iter().find(is_it).map(|(name, ..)| *name)
+    let is_it = |(_, is): &&Known| outcome.faults.iter().any(|fault| is(plan, fault));
+    KNOWN.iter().find(is_it).map(|(name, _)| *name)
 }

@@ -307,9 +307,13 @@ impl Machine for Memory {
         })
     }
 
-    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
+    fn gc<'a>(
+        &'a self,
+        valid: &'a (dyn Fn() -> HashSet<String> + Sync),
+    ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
             let all = self.0.lock().networks.clone();
+            let valid = valid();
             for (id, attached) in all.iter().filter(|(id, _)| !valid.contains(*id)) {
                 if *attached == Attached::Left {
                     // One at a time, as in cni-shim.

@@ -20,7 +20,7 @@ use cairn::{
 };
 use cni_shim::Network;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     bounds::{CALL, RECOVERY},
@@ -189,10 +189,10 @@ impl World {
             }
             tokio::spawn(world.clone().watch(Arc::clone(&pods)));
             let begun = Instant::now();
-            match tokio::time::timeout(CALL, recover::run(&pods)).await {
-                Ok(result) => drop(result.expect("a recovery")),
-                Err(_) => return world.memory.fault(Rule::Recovery, "hangs".into()),
-            }
+            let Ok(recovered) = timeout(CALL, recover::run(&pods)).await else {
+                return world.memory.fault(Rule::Recovery, "hangs".into());
+            };
+            let recovery = recovered.expect("a recovery");
             let took = begun.elapsed();
             if took > RECOVERY {
                 let text = format!("serves after {:.1} s", took.as_secs_f64());
@@ -200,6 +200,10 @@ impl World {
             }
             world.memory.log("serves".into());
             let mut events = Subscriber::of(&world, &pods);
+            if timeout(CALL, recovery.rest).await.is_err() {
+                let text = "the work beside the service hangs".into();
+                return world.memory.fault(Rule::Recovery, text);
+            }
             world.check_made(&pods.registry);
             if ends {
                 world.memory.check_acknowledged(&pods.registry);

@@ -301,6 +301,7 @@ impl Systemd {
     }
 
     /// The open connection, or a new one.
+    #[expect(clippy::await_holding_invalid_type, reason = "guards no closure")]
     async fn link(&self) -> Result<Link> {
         let mut link = self.0.link.lock().await;
         if let Some(link) = link.as_ref().filter(|link| !link.is_closed()) {

@@ -1,9 +1,9 @@
 //! Opens the resources of the daemon once: the machine and the context of the pods' steps.
 
-use std::{ffi::OsString, path::Path, sync::Arc};
+use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
 use cni_shim::{Network, namespaces::HelperCommand};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     from_config::{image_options, network_config, open_cgroups, open_log, policies, warn_of},
@@ -26,6 +26,9 @@ use crate::{
     preflight::{self, Report},
     store::{self, Store, Unsynced},
 };
+
+/// The time that the start waits for directories of others.
+const PROMPT: Duration = Duration::from_millis(200);
 
 /// Opens everything; the caller has locked the directories.
 ///
@@ -134,9 +137,11 @@ fn inspect(config: &Config, program: &Path, lookups: &Lookups) -> JoinHandle<Rep
     tokio::spawn(async move {
         let mut dirs = config.network.cni_bin_dirs.clone();
         dirs.push(config.network.cni_conf_dir.clone());
-        let silent = lookups.answer(dirs).await.err();
+        let silent = match timeout(PROMPT, lookups.answer(dirs)).await {
+            Ok(answer) => answer.err().map(|error| error.to_string()),
+            Err(_) => Some("a CNI directory has not answered yet".to_owned()),
+        };
         blocking(move || {
-            let silent = silent.map(|error| error.to_string());
             let found = preflight::inspect(&config, &program, silent);
             found.log();
             found

@@ -12,7 +12,10 @@ use proto_cri::v1::{
     image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
 };
 use sd_notify::NotifyState;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinHandle,
+};
 use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
@@ -30,10 +33,10 @@ use crate::{
     cri::{Cri, MAX_MESSAGE, Statistics},
     memory,
     pod::{
-        error::{self, Kind},
+        error::{self, AtStep as _, Kind},
         events::Events,
         notices::Notices,
-        recover,
+        recover::{self, Recovery},
     },
     preflight, replace, spans,
     stats::{Layers, Sampler},
@@ -78,7 +81,7 @@ pub fn serve(
     Box::pin(serve_until(config, shutdown))
 }
 
-async fn serve_until(config: Config, shutdown: BoxFuture<'static, ()>) -> Result<(), Error> {
+async fn serve_until(config: Config, mut shutdown: BoxFuture<'static, ()>) -> Result<(), Error> {
     preflight::required().map_err(Error::Unusable)?;
     replace::keep_a_descriptor();
     let _root = Lock::take(&config.root)?;
@@ -112,14 +115,23 @@ async fn serve_until(config: Config, shutdown: BoxFuture<'static, ()>) -> Result
         .map_err(|why| Error::Unusable(format!("tracing.endpoint: {why}")))?;
     let (recorder, exporter) = tracing.unzip();
     let socket = config.socket().to_owned();
-    let pods = open(config).await.map_err(|error| match error.kind {
+    let Some(opened) = unless(&mut shutdown, open(config)).await else {
+        remove_socket(&socket);
+        return Ok(());
+    };
+    let pods = opened.map_err(|error| match error.kind {
         Kind::Invalid | Kind::Unsupported => Error::Unusable(error.text),
         _ => Error::Open(error),
     })?;
     let Notices { hooks, events, log } = &pods.notices;
     let version = env!("CARGO_PKG_VERSION").to_owned();
     log.record(Subject::daemon(), Action::DaemonStarted { version });
-    let summary = recover::run(&pods).await?;
+    let Some(recovered) = unless(&mut shutdown, recover::run(&pods)).await else {
+        hooks.shutdown("the runtime is shutting down").await;
+        remove_socket(&socket);
+        return Ok(());
+    };
+    let Recovery { summary, nri, rest } = recovered?;
     tracing::info!(
         pods = summary.pods,
         containers = summary.containers,
@@ -163,15 +175,21 @@ async fn serve_until(config: Config, shutdown: BoxFuture<'static, ()>) -> Result
         .add_service(CairnServer::new(CairnService {
             pods: Arc::clone(&pods),
         }));
-    let shutdown = async {
-        shutdown.await;
-        log.record(Subject::daemon(), Action::DaemonStopping);
+    let end = async {
+        tokio::select! {
+            () = shutdown => {
+                log.record(Subject::daemon(), Action::DaemonStopping);
+                Ok(())
+            }
+            error = failed(nri) => Err(Error::Open(error)),
+        }
     };
     let pods_of = Arc::clone(&pods);
     let report: Report = Arc::new(move |pid| pods_of.notices.hooks.mistaken(pid));
     let clients = clients(listener);
     let clients = clients.map(move |client| Ok(Client::new(client?, Arc::clone(&report))));
-    let result = run(server, events, &streams, clients, shutdown).await;
+    let result = run(server, events, &streams, clients, end).await;
+    rest.abort();
     streaming.abort();
     sampling.abort();
     giving_back.abort();
@@ -193,18 +211,18 @@ async fn run(
     events: &Events,
     streams: &Arc<stream::Streams>,
     clients: impl Stream<Item = io::Result<Client>>,
-    shutdown: impl Future<Output = ()>,
+    end: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = server.serve_with_incoming_shutdown(clients, async {
         // A dropped sender is a shutdown too.
         let _ = stopped.await;
     });
-    tokio::pin!(server, shutdown);
-    tokio::select! {
+    tokio::pin!(server, end);
+    let ended = tokio::select! {
         result = &mut server => return Ok(result?),
-        () = &mut shutdown => {}
-    }
+        ended = &mut end => ended,
+    };
     // They would outlast any deadline.
     events.close();
     drop(stop);
@@ -212,13 +230,32 @@ async fn run(
     match drained {
         Ok(result) => {
             tracing::info!("drained: every request under way has ended");
-            Ok(result?)
+            result?;
         }
         Err(_) => {
             tracing::warn!(after = ?DRAIN, "not drained: requests under way are abandoned; their records resume");
-            Ok(())
         }
     }
+    ended
+}
+
+/// The result of a step of the start, unless the daemon is to end first.
+async fn unless<T>(end: &mut BoxFuture<'static, ()>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = end => None,
+        done = work => Some(done),
+    }
+}
+
+/// The error of a start of NRI that plugins hold up. Ready only if it fails.
+async fn failed(nri: Option<JoinHandle<error::Result<()>>>) -> error::Error {
+    if let Some(nri) = nri
+        && let Err(error) = nri.await.step("NRI").flatten()
+    {
+        return error;
+    }
+    std::future::pending().await
 }
 
 /// Replaces a dead socket, never a live one.

@@ -33,6 +33,10 @@ struct SavedImage {
     layers: Vec<String>,
 }
 
+#[expect(
+    clippy::await_holding_invalid_type,
+    reason = "what goes on after it only reads the spool"
+)]
 pub(super) async fn import(
     shared: &Arc<Shared>,
     from: impl AsyncRead + Send + Unpin + 'static,

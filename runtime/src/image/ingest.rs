@@ -54,6 +54,10 @@ struct Made {
 }
 
 /// Stores the image under `names`. Fetches only missing layers.
+#[expect(
+    clippy::await_holding_invalid_type,
+    reason = "each closure has a hold of its own; the last one takes this one"
+)]
 pub(super) async fn ingest<S: Source>(
     shared: &Arc<Shared>,
     manifest: &ImageManifest,
@@ -64,7 +68,7 @@ pub(super) async fn ingest<S: Source>(
 ) -> Result<Arc<ImageRecord>, S::Error> {
     let (store, layers) = (&shared.store, &manifest.layers);
     let (record, diff_ids, config) = described(manifest, config).await?;
-    let _hold = store.hold(&record.layers);
+    let hold = store.hold(&record.layers);
     let (bytes, files) = store.usage_of(&record.layers);
     let budget = Arc::new(shared.budget(bytes, files)?);
     let image = shared.turns.image();
@@ -106,7 +110,8 @@ pub(super) async fn ingest<S: Source>(
     }
     commit_in_order(store, &record, &diff_ids, tasks).await?;
     let (store, names) = (store.clone(), names.clone());
-    Ok(blocking(move || store.put(&record, Some(&config), &names)).await?)
+    // The hold is the closure's, which goes on if this future is dropped.
+    Ok(blocking(move || store.put(&hold, &record, Some(&config), &names)).await?)
 }
 
 /// The image's record, without names, and the diff ids of its layers.
@@ -134,6 +139,10 @@ async fn described(
 }
 
 /// Commits layers as they arrive, each after the one below it.
+#[expect(
+    clippy::await_holding_invalid_type,
+    reason = "the lock of a fetch guards no closure; the commit has its own"
+)]
 async fn commit_in_order<E: From<Error> + 'static>(
     store: &Arc<Store>,
     record: &ImageRecord,

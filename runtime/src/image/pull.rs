@@ -177,7 +177,7 @@ async fn now(
 async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Result<(), Error> {
     let (store, image, names) = (shared.store.clone(), image.clone(), names.clone());
     blocking(move || {
-        let _hold = store.hold(&image.layers);
+        let hold = store.hold(&image.layers);
         if let Some(missing) = image.layers.iter().find(|l| !store.has_layer(l)) {
             return Err(Error::NoLayer(missing.clone()));
         }
@@ -186,7 +186,7 @@ async fn rename(shared: &Shared, image: &Arc<ImageRecord>, names: &Names) -> Res
         }
         let now = store.get(&image.id).filter(|now| now.has_names(&names));
         if now.is_none() {
-            store.put(&image, None, &names)?;
+            store.put(&hold, &image, None, &names)?;
         }
         Ok(())
     })

@@ -2,13 +2,15 @@
 //! steps. Pure: a table with names, no I/O, no clock.
 
 use super::{
-    op::Op,
+    op::{Look, Op},
     record::{ContainerPhase, PodPhase},
 };
 
 /// The running work of the driver on the pod itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PodWork {
+    /// What is left of it after a restart is not known yet.
+    pub recovering: bool,
     pub updating: bool,
     pub stopping: bool,
     pub removing: bool,
@@ -76,12 +78,14 @@ pub fn decide(
         (Op::StopPod, _) => stop_pod(stopped, work),
         (Op::RemovePod, _) => remove_pod(work),
         (Op::UpdatePod(_), _) => update_pod(pod, work),
+        (Op::RecoverPod, _) => Run,
         (Op::Create(_), _) => create(pod, work),
         (Op::Start, Some((phase, step))) => start(pod, work, phase, step),
         (Op::Stop { .. }, Some((phase, step))) => stop(phase, step),
         (Op::Update(_), Some((phase, step))) => update(phase, step),
         (Op::Remove, Some((_, step))) => remove(step),
         (Op::Exited(_), Some((phase, step))) => exited(phase, step),
+        (Op::Recover(look), Some((phase, step))) => recover(*look, phase, step),
         (_, None) => Absent,
     }
 }
@@ -93,6 +97,7 @@ fn create(pod: PodPhase, work: PodWork) -> Decision {
         PodPhase::NotReady => Deny(Denial::SandboxNotReady),
         PodPhase::Ready if work.removing => Deny(Denial::SandboxRemoving),
         PodPhase::Ready if work.stopping => Deny(Denial::SandboxStopping),
+        PodPhase::Ready if work.recovering => Wait,
         PodPhase::Ready => Run,
     }
 }
@@ -111,7 +116,7 @@ fn stop_pod(stopped: bool, work: PodWork) -> Decision {
 fn remove_pod(work: PodWork) -> Decision {
     match work {
         PodWork { removing: true, .. } => Join,
-        PodWork { updating: true, .. } => Wait,
+        _ if work.updating || work.recovering => Wait,
         _ => Run,
     }
 }
@@ -122,7 +127,7 @@ fn update_pod(pod: PodPhase, work: PodWork) -> Decision {
         PodPhase::Creating => Deny(Denial::SandboxCreating),
         PodPhase::NotReady => Deny(Denial::SandboxNotReady),
         PodPhase::Ready if work.stopping || work.removing => Deny(Denial::SandboxStopping),
-        PodPhase::Ready if work.updating => Wait,
+        PodPhase::Ready if work.updating || work.recovering => Wait,
         PodPhase::Ready => Run,
     }
 }
@@ -136,6 +141,7 @@ fn start(pod: PodPhase, work: PodWork, phase: ContainerPhase, step: Option<&Op>)
         (_, Some(Op::Remove)) => Deny(Denial::Removing),
         (ContainerPhase::Created, Some(Op::Start)) => Join,
         (ContainerPhase::Created, Some(_)) => Wait,
+        (ContainerPhase::Created, None) if work.recovering => Wait,
         (ContainerPhase::Created, None) => Run,
         (ContainerPhase::Running, _) => Deny(Denial::Running),
         (ContainerPhase::Exited, _) => Deny(Denial::NeverAgain),
@@ -174,14 +180,22 @@ fn remove(step: Option<&Op>) -> Decision {
     }
 }
 
-/// An exit waits for a running start, whose outcome is not known yet. It does not wait for a grace
+/// An exit waits for a running start or recovery, whose outcome is not known yet. It does not wait for a grace
 /// period or an update, nor for a removal, which waits for the exit.
 fn exited(phase: ContainerPhase, step: Option<&Op>) -> Decision {
     match (phase, step) {
         (ContainerPhase::Exited, _) => Done,
-        (_, Some(Op::Start | Op::Create(_))) => Wait,
+        (_, Some(Op::Start | Op::Create(_) | Op::Recover(_))) => Wait,
         (_, Some(Op::Exited(_))) => Join,
         _ => Run,
+    }
+}
+
+fn recover(look: Look, phase: ContainerPhase, step: Option<&Op>) -> Decision {
+    match (look, phase, step) {
+        (_, _, Some(_)) => Wait,
+        (Look::Again, ContainerPhase::Unknown, None) | (Look::First, _, None) => Run,
+        (Look::Again, _, None) => Done,
     }
 }
 
@@ -198,8 +212,10 @@ mod tests {
         grace: Duration::ZERO,
     };
     const EXIT: Op = Op::Exited(Ending::Lost);
+    const RECOVERY: Op = Op::Recover(Look::First);
 
     const IDLE: PodWork = PodWork {
+        recovering: false,
         updating: false,
         stopping: false,
         removing: false,
@@ -277,6 +293,7 @@ mod tests {
         let updating = of(|work| work.updating = true);
         let stopping = of(|work| work.stopping = true);
         let removing = of(|work| work.removing = true);
+        let recovering = of(|work| work.recovering = true);
         let ready = PodPhase::Ready;
 
         assert_eq!(create(ready, IDLE), Run);
@@ -296,6 +313,12 @@ mod tests {
         for stopped in [false, true] {
             assert_eq!(stop_pod(stopped, stopping), Join);
         }
+        assert_eq!(create(ready, recovering), Wait);
+        assert_eq!(update_pod(ready, recovering), Wait);
+        let created = ContainerPhase::Created;
+        assert_eq!(start(ready, recovering, created, None), Wait);
+        assert_eq!(stop_pod(false, recovering), Run);
+        assert_eq!(remove_pod(recovering), Wait);
         assert_eq!(remove_pod(IDLE), Run);
         assert_eq!(remove_pod(removing), Join);
     }
@@ -306,12 +329,24 @@ mod tests {
         for step in [None, Some(STOP), Some(EXIT), Some(Op::Start)] {
             assert_eq!(ask(Exited, step, EXIT), Done);
         }
-        for step in [Op::Create(Arc::default()), Op::Start] {
+        for step in [Op::Create(Arc::default()), Op::Start, RECOVERY] {
             assert_eq!(ask(Created, Some(step), EXIT), Wait);
         }
         assert_eq!(ask(Running, Some(EXIT), EXIT), Join);
         assert_eq!(ask(Running, Some(Op::Update(Arc::default())), EXIT), Run);
         assert_eq!(ask(Running, None, EXIT), Run);
+    }
+
+    #[test]
+    fn what_is_recovered_is_looked_at_once_more_only_while_it_is_unknown() {
+        use ContainerPhase::*;
+        let again = || Op::Recover(Look::Again);
+        assert_eq!(ask(Unknown, None, again()), Run);
+        assert_eq!(ask(Unknown, Some(STOP), again()), Wait);
+        assert_eq!(ask(Exited, None, again()), Done);
+        for phase in [Creating, Created, Running, Exited, Unknown] {
+            assert_eq!(ask(phase, None, RECOVERY), Run);
+        }
     }
 
     fn phases() -> impl Strategy<Value = ContainerPhase> {
@@ -332,6 +367,7 @@ mod tests {
             Just(Op::Update(Arc::default())),
             Just(Op::Remove),
             Just(EXIT),
+            Just(RECOVERY),
         ])
     }
 
@@ -342,6 +378,8 @@ mod tests {
             Just(Op::Update(Arc::default())),
             Just(Op::Remove),
             Just(EXIT),
+            Just(RECOVERY),
+            Just(Op::Recover(Look::Again)),
         ]
     }
 

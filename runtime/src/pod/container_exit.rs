@@ -16,11 +16,11 @@ use super::{
     dirs::remove_dir,
     error::Result,
     node::{CGROUP_GONE, Node},
-    op::Op,
+    op::{Asker, Op},
     pods::Pods,
-    record::{ContainerPhase, Exit, Mark},
-    side_effects,
-    state::{Container, Eviction, Pod},
+    record::{ContainerPhase, Eviction, Exit, Mark},
+    resources, side_effects,
+    state::{Container, Pod},
 };
 use crate::{
     clock, fault,
@@ -29,25 +29,40 @@ use crate::{
     trace::Action,
 };
 
-/// Between two attempts to write an exit to disk.
-const WRITE_AGAIN: Duration = Duration::from_secs(2);
+/// Between two attempts to report an exit, or to write it to disk.
+const AGAIN: Duration = Duration::from_secs(2);
 
-/// Queues the end of the container's process. Each container has one watcher, from its start or
+/// Reports the end of the container's process. Each container has one watcher, from its start or
 /// from recovery to its end.
-pub fn watch(pod: &Arc<Pod>, container: &Container, monitor: Monitor) {
-    let (pod, id) = (Arc::clone(pod), container.id.clone());
+pub fn watch(pod: &Arc<Pod>, container: &Arc<Container>, monitor: Monitor) {
+    let (pod, container) = (Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
         let ending = monitor.wait().await;
-        if let Err(error) = pod.ask_container(&id, Op::Exited(ending)).await {
-            tracing::warn!(pod = %pod.id, container = %id, %error, "the exit could not be handled");
-        }
+        drop(monitor);
+        report(&pod, &container, ending).await;
     });
+}
+
+/// Reports an end to the driver until it is known or the container is gone. Every end that
+/// somebody else than the driver finds goes this way.
+pub async fn report(pod: &Pod, container: &Container, ending: Ending) {
+    while pod.container(&container.id).is_some() {
+        let exited = Op::Exited(ending);
+        let reported = pod.ask_container(Asker::Runtime, &container.id, exited);
+        if let Err(error) = reported.await {
+            tracing::error!(pod = %pod.id, container = %container.id, %error, "its exit");
+        }
+        if container.cell.get().phase == ContainerPhase::Exited {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 /// Retries until the disk takes the exit. False if the container is removed first.
 pub async fn written_later(pod: &Pod, container: &Container) -> bool {
     loop {
-        tokio::time::sleep(WRITE_AGAIN).await;
+        tokio::time::sleep(AGAIN).await;
         if pod.container(&container.id).is_none() {
             return false;
         }
@@ -65,12 +80,26 @@ pub async fn exited(
     container: &Arc<Container>,
     ending: Ending,
 ) -> Result<()> {
+    let written = record(cx, pod, container, ending).await;
+    settle(cx, pod, container, written).await
+}
+
+/// Records the exit.
+///
+/// # Errors
+/// As [`exited`].
+pub async fn record(
+    cx: &Pods,
+    pod: &Pod,
+    container: &Container,
+    ending: Ending,
+) -> std::result::Result<(), store::Error> {
     let (mut exit, finished_at) = match ending {
         Ending::Exited(exit) => check(&exit),
         Ending::Lost => lost(&cx.node, container).await,
     };
     let mut message = String::new();
-    if let Some(Eviction { plugin, reason }) = container.evicted.get() {
+    if let Some(Eviction { plugin, reason }) = &container.cell.get().evicted {
         exit.message = format!("evicted by a plugin: {reason}");
         message = format!("evicted by {plugin}: {reason}");
     }
@@ -83,7 +112,8 @@ pub async fn exited(
         .cell
         .record_fact(|record| {
             record.phase = ContainerPhase::Exited;
-            record.finished_at = finished_at;
+            // The time of day may have been set back.
+            record.finished_at = finished_at.max(record.started_at);
             record.exit = exit;
             if record.hooks.stop == Mark::None {
                 record.hooks.stop = Mark::Begun;
@@ -91,8 +121,21 @@ pub async fn exited(
         })
         .await;
     cx.notices.became(pod, Some(container), action);
+    written.map(drop)
+}
+
+/// Releases what is left of a container whose exit was recorded, and notifies plugins.
+///
+/// # Errors
+/// That of the record.
+pub async fn settle(
+    cx: &Arc<Pods>,
+    pod: &Arc<Pod>,
+    container: &Arc<Container>,
+    written: std::result::Result<(), store::Error>,
+) -> Result<()> {
     match &written {
-        Ok(_) => release(&cx.node, container).await,
+        Ok(()) => release(&cx.node, container).await,
         Err(_) => release_later(cx, pod, container),
     }
     send_stop_hook(cx, pod, container).await;
@@ -122,7 +165,8 @@ pub async fn send_stop_hook(cx: &Pods, pod: &Pod, container: &Container) {
 /// Sends the hook and applies the updates of its answers.
 pub async fn stop_container_hook(cx: &Pods, pod: &Pod, container: &Container) {
     let answer = cx.notices.hooks.stop_container(pod, container).await;
-    side_effects::apply(cx, pod, container, &answer.others).await;
+    let until = resources::deadline();
+    side_effects::apply(cx, pod, container, &answer.others, until).await;
 }
 
 /// For an exit that a full disk refused. Meanwhile the monitor keeps it for the next daemon.

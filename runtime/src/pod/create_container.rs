@@ -13,11 +13,11 @@ use super::{
     image_volumes::{self, ImageMounts},
     message,
     node::Node,
-    op::{CreateContainerRequest, Op},
+    op::{Asker, CreateContainerRequest, Op},
     pods::Pods,
     record::{ContainerImage, ContainerPhase, ContainerRecord, ContainerUser, Mark},
     registry::{Registry, new_id},
-    selinux, side_effects,
+    resources, selinux, side_effects,
     spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
@@ -49,7 +49,7 @@ pub async fn create_container(
         .config
         .ok_or_else(|| Error::invalid("CreateContainer: config is missing"))?;
     let wanted = CreateContainerRequest::check(config, request.sandbox_config, new_id()?)?;
-    pod.ask(Op::Create(Arc::new(wanted))).await
+    pod.ask(Asker::Client, Op::Create(Arc::new(wanted))).await
 }
 
 /// A container at the start of its creation. [`run`] writes its record.
@@ -269,7 +269,8 @@ async fn complete(
 async fn adjust(cx: &Pods, pod: &Pod, container: &Container, mut specs: Specs) -> Result<Specs> {
     let (node, hooks) = (&cx.node, &cx.notices.hooks);
     let answer = hooks.create_container(pod, container, &specs).await?;
-    side_effects::apply(cx, pod, container, &answer.others).await;
+    let until = resources::deadline();
+    side_effects::apply(cx, pod, container, &answer.others, until).await;
     // This releases the turn.
     let Some(Adjusted { adjustment, owners }) = answer.into_own() else {
         return Ok(specs);

@@ -29,16 +29,16 @@ use super::{
     container_exit, create_container,
     error::{Error, Kind, Result},
     event_log,
-    op::{CreateContainerRequest, Op, Reply, Request},
+    op::{Answer, Asker, CreateContainerRequest, Look, Op, Reply, Request},
     pods::Pods,
     record::ContainerPhase,
-    remove_container, remove_pod_sandbox, start_container,
+    recover_container, recover_pod, remove_container, remove_pod_sandbox, start_container,
     state::{Container, Pod},
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
 use crate::seeded;
 
-/// Requests that may wait for a step to end. More are rejected.
+/// When this many requests wait for a step to end, a client's further request is rejected.
 const MAX_WAITING: usize = 512;
 
 /// On the heap, because these futures are large and would be moved from stack to stack.
@@ -49,7 +49,7 @@ struct Running {
     op: Op,
     /// The container that the step is about, if any.
     container: Option<Arc<Container>>,
-    waiters: Vec<Reply>,
+    reply: Reply,
 }
 
 pub struct Driver {
@@ -79,6 +79,29 @@ impl Driver {
         tokio::spawn(self.run());
     }
 
+    /// Begins the recovery of the pod and of its containers, before any request; then serves.
+    /// Returns their answers.
+    pub fn recover(mut self) -> Vec<Answer> {
+        let containers = self.pod.containers();
+        let containers = containers.into_iter().map(|one| Some(one.id.clone()));
+        let mut answers = Vec::new();
+        for container in std::iter::once(None).chain(containers) {
+            let (reply, answer) = Reply::new();
+            answers.push(answer);
+            self.on_request(Request {
+                op: match &container {
+                    None => Op::RecoverPod,
+                    Some(_) => Op::Recover(Look::First),
+                },
+                container,
+                by: Asker::Runtime,
+                reply,
+            });
+        }
+        self.start();
+        answers
+    }
+
     async fn run(mut self) {
         loop {
             tokio::select! {
@@ -92,7 +115,7 @@ impl Driver {
                     }
                 }
                 request = self.queue.recv() => match request {
-                    Some(request) => self.on_request(request),
+                    Some(request) => self.on_arrival(request),
                     None => return,
                 },
             }
@@ -109,6 +132,7 @@ impl Driver {
             op,
             container,
             reply,
+            ..
         } in self.waiting
         {
             let id = container.unwrap_or_else(|| self.pod.id.clone());
@@ -116,13 +140,17 @@ impl Driver {
         }
     }
 
-    fn on_request(&mut self, request: Request) {
+    fn on_arrival(&mut self, request: Request) {
         let most = seeded::limit("waiting requests", MAX_WAITING);
-        if self.waiting.len() >= most {
+        if request.by == Asker::Client && self.waiting.len() >= most {
             let text = format!("sandbox {}: {most} requests wait already", self.pod.id);
             let error = Error::new(Kind::Exhausted, text);
             return request.reply.send(Err(error));
         }
+        self.on_request(request);
+    }
+
+    fn on_request(&mut self, request: Request) {
         let id = request.container.as_ref();
         let container = id.and_then(|id| self.pod.container(id));
         self.cut_short(&request.op, container.as_deref());
@@ -144,7 +172,7 @@ impl Driver {
         let answer = match decision {
             Decision::Run => return self.spawn(request, container),
             Decision::Join | Decision::Shorten => return self.join(request, container.as_deref()),
-            Decision::Wait | Decision::CutShort => return self.waiting.push_back(request),
+            Decision::Wait | Decision::CutShort => return self.wait(request),
             Decision::Done => Ok(id()),
             Decision::Absent => request.op.on_absent(&id()).map(|()| id()),
             Decision::Deny(denial) => {
@@ -159,9 +187,25 @@ impl Driver {
         request.reply.send(answer);
     }
 
+    /// Joins a waiting request for the same, so that repeated stops and evictions wait as one.
+    fn wait(&mut self, request: Request) {
+        match self.waiting.iter_mut().find(|one| one.serves(&request)) {
+            Some(waiting) => {
+                if let (Op::Stop { grace }, Op::Stop { grace: wanted }) =
+                    (&mut waiting.op, &request.op)
+                {
+                    *grace = (*grace).min(*wanted);
+                }
+                waiting.reply.join(request.reply);
+            }
+            None => self.waiting.push_back(request),
+        }
+    }
+
     fn decide(&self, op: &Op, container: Option<&Container>) -> Decision {
         let any = |is: fn(&Op) -> bool| self.running.values().any(|one| is(&one.op));
         let work = PodWork {
+            recovering: any(|op| matches!(op, Op::RecoverPod)),
             updating: any(|op| matches!(op, Op::UpdatePod(_))),
             stopping: any(|op| matches!(op, Op::StopPod)),
             removing: any(|op| matches!(op, Op::RemovePod)),
@@ -220,6 +264,8 @@ impl Driver {
             format!("taken by container {id}")
         } else if matches!(step, Some(Op::Create(_))) {
             return self.join(request, Some(existing));
+        } else if matches!(step, Some(Op::Recover(_))) {
+            return self.wait(request);
         } else if as_made && !existing.is_known() {
             return request.reply.send(Ok(id));
         } else {
@@ -238,7 +284,7 @@ impl Driver {
             running.op.is_same(&request.op) && of == container
         };
         match self.running.values_mut().find(is_it) {
-            Some(running) => running.waiters.push(request.reply),
+            Some(running) => running.reply.join(request.reply),
             // Admission found the step running. Otherwise the caller must not wait forever.
             None => {
                 let error = Error::failed("the step to join has ended; try again");
@@ -270,18 +316,17 @@ impl Driver {
             step.await?;
             Ok(unsynced.sync().await?)
         };
-        // The step runs in the span of its first caller.
-        let asker = reply.asker.clone();
+        let span = reply.span.clone();
         let task = match op.rpc() {
             Some(call) => self.tasks.spawn(
-                asker.scope(async move { event_log::during(call, &log, subject, step).await }),
+                span.scope(async move { event_log::during(call, &log, subject, step).await }),
             ),
-            None => self.tasks.spawn(asker.scope(step)),
+            None => self.tasks.spawn(span.scope(step)),
         };
         let running = Running {
             op,
             container,
-            waiters: vec![reply],
+            reply,
         };
         self.running.insert(task.id(), running);
     }
@@ -303,10 +348,10 @@ impl Driver {
             return false;
         };
         let id = running.container.as_ref().map_or(&self.pod.id, |of| &of.id);
-        for waiter in running.waiters {
-            waiter.send(result.clone().map(|()| id.clone()));
-        }
-        matches!(running.op, Op::RemovePod) && result.is_ok()
+        running.reply.send(result.map(|()| id.clone()));
+        // A plugin's error does not keep a pod that is removed, or undone by recovery.
+        matches!(running.op, Op::RemovePod | Op::RecoverPod)
+            && self.cx.registry.any(&self.pod.id).is_none()
     }
 }
 
@@ -318,6 +363,16 @@ fn step(cx: &Arc<Pods>, pod: &Arc<Pod>, container: Option<Arc<Container>>, op: O
         (Op::RemovePod, _) => Box::pin(async move { remove_pod_sandbox::run(&cx, &pod).await }),
         (Op::UpdatePod(request), _) => {
             Box::pin(async move { update_pod_sandbox_resources::run(&cx, &pod, &request).await })
+        }
+        (Op::RecoverPod, _) => {
+            let found = cx.recovering.token();
+            Box::pin(async move { recover_pod::run(&cx, &pod, found).await })
+        }
+        (Op::Recover(look), Some(container)) => {
+            let found = cx.recovering.token();
+            Box::pin(
+                async move { recover_container::run(&cx, &pod, &container, look, found).await },
+            )
         }
         (Op::Create(wanted), Some(container)) => {
             Box::pin(async move { create_container::run(&cx, &pod, &container, &wanted).await })

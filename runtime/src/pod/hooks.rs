@@ -21,6 +21,7 @@ use nri_record::Recorder;
 use parking_lot::Mutex;
 use proto_cri::v1 as cri;
 use proto_nri::{ContainerEviction, ContainerUpdate, Event};
+use tokio::sync::SetOnce;
 
 use super::{
     contract_point::Point,
@@ -96,9 +97,9 @@ pub struct Changed {
     pub plugins: Vec<String>,
 }
 
-/// Empty until NRI starts, and always if it is disabled.
 pub struct Hooks {
-    adaptation: OnceLock<Adaptation>,
+    /// Empty until NRI has started, and always if it is disabled.
+    adaptation: SetOnce<Adaptation>,
     /// Ended with the daemon.
     recorder: OnceLock<Recorder>,
     node: Arc<Node>,
@@ -112,7 +113,7 @@ pub struct Hooks {
 impl Hooks {
     pub fn new(node: Arc<Node>, log: EventLog, in_process: Vec<(PluginId, Handlers)>) -> Self {
         Self {
-            adaptation: OnceLock::new(),
+            adaptation: SetOnce::new(),
             recorder: OnceLock::new(),
             node,
             log,
@@ -214,13 +215,14 @@ impl Hooks {
     /// Whether plugins can join at all. Then every creation is marked: a plugin that joins between
     /// mark and hook is asked, and must be notified of the end (G-12).
     pub fn enabled(&self) -> bool {
-        self.adaptation.get().is_some()
+        self.node.config.nri.enable
     }
 
     /// False without plugins: a stop or removal then needs no mark. A plugin that joins at that
     /// moment gets from Synchronize the state that a crash kept from it.
     pub fn active(&self) -> bool {
-        self.adaptation.get().is_some_and(Adaptation::has_plugins)
+        let adaptation = self.adaptation.get();
+        self.enabled() && adaptation.is_none_or(Adaptation::has_plugins)
     }
 
     /// Whether a connected plugin gets this event.
@@ -238,7 +240,7 @@ impl Hooks {
     /// # Errors
     /// The first plugin's veto.
     pub async fn run_pod_sandbox(&self, pod: &Pod) -> Result<Vec<IpAddr>> {
-        let Some((adaptation, point)) = self.reach(pod, None, Event::RunPodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::RunPodSandbox).await else {
             return Ok(Vec::new());
         };
         match adaptation
@@ -266,7 +268,7 @@ impl Hooks {
     /// All plugins were notified, and the teardown goes on. The caller reports the error after it:
     /// a plugin whose failures must fail the request did not answer.
     pub async fn stop_pod_sandbox(&self, pod: &Pod) -> Result<()> {
-        let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::StopPodSandbox).await else {
             return Ok(());
         };
         point.notified(
@@ -281,7 +283,7 @@ impl Hooks {
     /// # Errors
     /// As [`Hooks::stop_pod_sandbox`].
     pub async fn remove_pod_sandbox(&self, pod: &Pod) -> Result<()> {
-        let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::RemovePodSandbox).await else {
             return Ok(());
         };
         point.notified(
@@ -301,7 +303,7 @@ impl Hooks {
         overhead: Option<&cri::LinuxContainerResources>,
         resources: Option<&cri::LinuxContainerResources>,
     ) -> Result<()> {
-        let Some((adaptation, point)) = self.reach(pod, None, Event::UpdatePodSandbox) else {
+        let Some((adaptation, point)) = self.reach(pod, None, Event::UpdatePodSandbox).await else {
             return Ok(());
         };
         let wire = |cri: Option<&cri::LinuxContainerResources>| {
@@ -321,7 +323,8 @@ impl Hooks {
 
     /// C-13.
     pub async fn post_update_pod_sandbox(&self, pod: &Pod) {
-        if let Some((adaptation, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox) {
+        if let Some((adaptation, point)) = self.reach(pod, None, Event::PostUpdatePodSandbox).await
+        {
             let notified = adaptation.post_update_pod_sandbox(message::pod(&self.node, pod));
             point.noted(&notified.await);
         }
@@ -337,7 +340,9 @@ impl Hooks {
         container: &Container,
         specs: &Specs,
     ) -> Result<Answer<Adjusted>> {
-        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::CreateContainer)
+        let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::CreateContainer)
+            .await
         else {
             return Ok(Answer::none());
         };
@@ -371,8 +376,9 @@ impl Hooks {
 
     /// C-05. The container is listed.
     pub async fn post_create_container(&self, pod: &Pod, container: &Container) {
-        if let Some((adaptation, point)) =
-            self.reach(pod, Some(container), Event::PostCreateContainer)
+        if let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::PostCreateContainer)
+            .await
         {
             let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_create_container(sandbox, message).await);
@@ -384,7 +390,9 @@ impl Hooks {
     /// # Errors
     /// The first plugin's veto.
     pub async fn start_container(&self, pod: &Pod, container: &Container, pid: u32) -> Result<()> {
-        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::StartContainer)
+        let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::StartContainer)
+            .await
         else {
             return Ok(());
         };
@@ -395,8 +403,9 @@ impl Hooks {
 
     /// C-07.
     pub async fn post_start_container(&self, pod: &Pod, container: &Container) {
-        if let Some((adaptation, point)) =
-            self.reach(pod, Some(container), Event::PostStartContainer)
+        if let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::PostStartContainer)
+            .await
         {
             let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_start_container(sandbox, message).await);
@@ -413,7 +422,9 @@ impl Hooks {
         container: &Container,
         wanted: &cri::LinuxContainerResources,
     ) -> Result<Answer<Changed>> {
-        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::UpdateContainer)
+        let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::UpdateContainer)
+            .await
         else {
             return Ok(Answer::none());
         };
@@ -444,8 +455,9 @@ impl Hooks {
 
     /// C-09.
     pub async fn post_update_container(&self, pod: &Pod, container: &Container) {
-        if let Some((adaptation, point)) =
-            self.reach(pod, Some(container), Event::PostUpdateContainer)
+        if let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::PostUpdateContainer)
+            .await
         {
             let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
             point.noted(&adaptation.post_update_container(sandbox, message).await);
@@ -454,7 +466,8 @@ impl Hooks {
 
     /// C-10. The process has ended; its exit is recorded.
     pub async fn stop_container(&self, pod: &Pod, container: &Container) -> Answer<()> {
-        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::StopContainer)
+        let Some((adaptation, point)) =
+            self.reach(pod, Some(container), Event::StopContainer).await
         else {
             return Answer::none();
         };
@@ -481,7 +494,9 @@ impl Hooks {
     /// # Errors
     /// As [`Hooks::stop_pod_sandbox`].
     pub async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<()> {
-        let Some((adaptation, point)) = self.reach(pod, Some(container), Event::RemoveContainer)
+        let Some((adaptation, point)) = self
+            .reach(pod, Some(container), Event::RemoveContainer)
+            .await
         else {
             return Ok(());
         };
@@ -496,14 +511,18 @@ impl Hooks {
         }
     }
 
-    /// A contract point, and who is called there; none where NRI is off.
-    fn reach(
+    /// A contract point, and who is called there; none where NRI is off. Waits for the start of
+    /// NRI, which plugins can hold up for as long as they may take to register.
+    async fn reach(
         &self,
         pod: &Pod,
         container: Option<&Container>,
         event: Event,
     ) -> Option<(&Adaptation, Point<'_>)> {
-        let adaptation = self.adaptation.get()?;
+        if !self.enabled() {
+            return None;
+        }
+        let adaptation = self.adaptation.wait().await;
         let subject = event_log::subject(pod, container);
         Some((adaptation, Point::reach(&self.log, subject, event)))
     }

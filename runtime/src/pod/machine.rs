@@ -64,7 +64,11 @@ pub trait Machine: Send + Sync {
     fn attach(&self, attach: Attach) -> BoxFuture<'_, Result<Attachment, NetworkError>>;
     fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>>;
     fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>>;
-    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>>;
+    /// `valid` is called after the networks were listed.
+    fn gc<'a>(
+        &'a self,
+        valid: &'a (dyn Fn() -> HashSet<String> + Sync),
+    ) -> BoxFuture<'a, Result<(), NetworkError>>;
 }
 
 /// This machine.
@@ -158,7 +162,10 @@ impl Machine for Linux {
         Box::pin(self.network.abandon(sandbox))
     }
 
-    fn gc<'a>(&'a self, valid: &'a HashSet<String>) -> BoxFuture<'a, Result<(), NetworkError>> {
+    fn gc<'a>(
+        &'a self,
+        valid: &'a (dyn Fn() -> HashSet<String> + Sync),
+    ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(self.network.gc(valid))
     }
 }

@@ -20,10 +20,10 @@
 //! | `<rpc>.rs` | the step of a CRI call |
 //! | `container_exit.rs` | the end of a process, which no call requests |
 //! | `hooks.rs` `side_effects.rs` | the contract points; plugins' requests for other containers |
-//! | `sandbox.rs` | the resources of a sandbox on this machine |
+//! | `sandbox_phases.rs` `sandbox.rs` | a sandbox is made and undone; its resources on this machine |
 //! | `registry.rs` | ids, names, prefixes, snapshots for List |
 //! | `events.rs` | changes of phase, sent to subscribers |
-//! | `recover.rs` `recover_container.rs` `sweep.rs` | recovery; removal of objects without record |
+//! | `recover.rs` `recover_pod.rs` `recover_container.rs` `sweep.rs` | recovery; removal of objects without record |
 //! | `held.rs` | objects that cannot be served, because their records cannot be read |
 //! | `skips.rs` `remove_by_id.rs` | forced removal that skips failing steps, or has no record |
 
@@ -55,14 +55,17 @@ pub mod record;
 mod recording;
 pub mod recover;
 mod recover_container;
+mod recover_pod;
 pub mod registry;
 pub mod remove_by_id;
 pub mod remove_container;
 pub mod remove_pod_sandbox;
 mod required;
 pub mod resources;
+mod resources_turn;
 pub mod run_pod_sandbox;
 pub mod sandbox;
+mod sandbox_phases;
 mod selinux;
 pub mod side_effects;
 pub mod skips;

@@ -31,6 +31,19 @@ pub enum Op {
     Remove,
     /// From the watcher of the container's monitor, never from a client.
     Exited(Ending),
+    /// Of the pod's record after a restart.
+    RecoverPod,
+    /// Of a container's record after a restart.
+    Recover(Look),
+}
+
+/// Why the monitor of a container is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The daemon has started.
+    First,
+    /// It did not answer before.
+    Again,
 }
 
 impl Op {
@@ -45,7 +58,7 @@ impl Op {
             Self::Stop { .. } => Some("StopContainer"),
             Self::Update(_) => Some("UpdateContainerResources"),
             Self::Remove => Some("RemoveContainer"),
-            Self::Exited(_) => None,
+            Self::Exited(_) | Self::RecoverPod | Self::Recover(_) => None,
         }
     }
 
@@ -58,6 +71,7 @@ impl Op {
         match self {
             Self::StopPod | Self::RemovePod => Ok(()),
             Self::Stop { .. } | Self::Remove | Self::Exited(_) => Ok(()),
+            Self::RecoverPod | Self::Recover(_) => Ok(()),
             Self::UpdatePod(_) | Self::Create(_) => Err(Error::no_sandbox(id)),
             Self::Start | Self::Update(_) => Err(Error::no_container(id)),
         }
@@ -69,32 +83,66 @@ impl Op {
     }
 }
 
+/// Who asks. A client's request is refused where too many wait; a fact or a step of the runtime
+/// never is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    Client,
+    Runtime,
+}
+
 /// An entry of a pod's queue.
 pub struct Request {
     pub op: Op,
     /// The existing container that the operation is about, if any.
     pub container: Option<String>,
+    pub by: Asker,
     pub reply: Reply,
 }
 
+impl Request {
+    /// Whether a waiting request serves the other one, too. A stop then gets the shorter grace
+    /// period.
+    pub fn serves(&self, other: &Self) -> bool {
+        let shared = matches!(
+            self.op,
+            Op::Stop { .. } | Op::Remove | Op::StopPod | Op::RemovePod
+        );
+        shared && self.op.is_same(&other.op) && self.container == other.container
+    }
+}
+
+/// The id of the object of an operation, or its error.
+pub type Answer = oneshot::Receiver<Result<String>>;
+
 /// Receives the id of the object of the operation, or its error.
 pub struct Reply {
-    answer: oneshot::Sender<Result<String>>,
-    /// The step runs in this caller's span.
-    pub asker: spans::Context,
+    answers: Vec<oneshot::Sender<Result<String>>>,
+    /// The step runs in the span of its first caller.
+    pub span: spans::Context,
 }
 
 impl Reply {
     /// For the calling task.
-    pub fn new() -> (Self, oneshot::Receiver<Result<String>>) {
+    pub fn new() -> (Self, Answer) {
         let (answer, answered) = oneshot::channel();
-        let asker = spans::here();
-        (Self { answer, asker }, answered)
+        let reply = Self {
+            answers: vec![answer],
+            span: spans::here(),
+        };
+        (reply, answered)
+    }
+
+    /// Adds the callers of another request for the same.
+    pub fn join(&mut self, other: Self) {
+        self.answers.extend(other.answers);
     }
 
     pub fn send(self, result: Result<String>) {
-        // The caller may have stopped waiting.
-        let _ = self.answer.send(result);
+        for answer in self.answers {
+            // The caller may have stopped waiting.
+            let _ = answer.send(result.clone());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     node::Node,
     record::{ContainerPhase, Mark, PodPhase},
     registry::Registry,
-    side_effects,
+    resources, side_effects,
 };
 use crate::{
     clock::nanoseconds,
@@ -58,9 +58,12 @@ impl nri::Source for Plugins {
         Box::pin(async move {
             let (node, registry, log) = (&self.node, &self.registry, &self.log);
             let nobody = Subject::daemon();
-            let failed = side_effects::update(node, registry, log, &by, &nobody, &updates).await;
+            let until = resources::deadline();
+            let failed =
+                side_effects::update(node, registry, log, &by, &nobody, &updates, until).await;
             let failed = failed.into_iter();
-            let failed = failed.map(|(update, error)| FailedUpdate::new(update, error.to_string()));
+            let failed =
+                failed.map(|(share, error)| FailedUpdate::new(share.update, error.to_string()));
             failed.collect()
         })
     }
@@ -73,9 +76,10 @@ impl nri::Source for Plugins {
     ) -> BoxFuture<'_, Result<(), String>> {
         let plugins = [plugin.to_string()];
         let (registry, log) = (&self.registry, &self.log);
-        let evicted = side_effects::evict(registry, log, &plugins, &container, &reason);
-        let evicted = evicted.map_err(|error| error.to_string());
-        Box::pin(std::future::ready(evicted))
+        Box::pin(async move {
+            let evicted = side_effects::evict(registry, log, &plugins, &container, &reason);
+            evicted.await.map_err(|error| error.to_string())
+        })
     }
 }
 
@@ -113,7 +117,9 @@ impl nri::Observer for Plugins {
         let found = self.registry.find_container(&update.container_id);
         let subject = found.map(|(pod, container)| event_log::subject(&pod, Some(&container)));
         let subject = subject.unwrap_or_else(|_| Subject::daemon());
-        side_effects::not_updated(&self.log, by, &subject, update, why);
+        for share in by.shares(update) {
+            side_effects::not_updated(&self.log, by.call, &subject, &share, why);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nri::{Handlers, PluginId};
 use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
 
 use super::{node::Node, notices::Notices, registry::Registry};
 use crate::trace::EventLog;
@@ -14,6 +15,8 @@ pub struct Pods {
     pub notices: Notices,
     /// Locked from the check of a free cgroup until a record names it (`adjusted_cgroup.rs`).
     pub placing: Mutex<()>,
+    /// The objects of an earlier daemon whose state is not known yet.
+    pub recovering: TaskTracker,
 }
 
 impl Pods {
@@ -25,6 +28,7 @@ impl Pods {
             node,
             registry: Arc::default(),
             placing: Mutex::default(),
+            recovering: TaskTracker::new(),
         })
     }
 }

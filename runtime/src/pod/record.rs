@@ -253,6 +253,13 @@ pub struct ContainerUser {
     pub groups: Vec<i64>,
 }
 
+/// A plugin's request to have a container stopped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eviction {
+    pub plugin: String,
+    pub reason: String,
+}
+
 /// The default is a container at the start of its creation, without resources.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ContainerRecord {
@@ -278,6 +285,9 @@ pub struct ContainerRecord {
     pub hooks: ContainerHooks,
     /// Absolute below the hierarchies.
     pub cgroup: String,
+    /// It is stopped, or never started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evicted: Option<Eviction>,
 }
 
 impl Record for ContainerRecord {
@@ -299,6 +309,11 @@ impl ContainerRecord {
             .metadata
             .as_ref()
             .map_or("", |metadata| metadata.name.as_str())
+    }
+
+    /// The newest of its times.
+    pub fn newest_time(&self) -> i64 {
+        self.created_at.max(self.started_at).max(self.finished_at)
     }
 
     /// Unique within a pod.

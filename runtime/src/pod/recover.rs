@@ -1,5 +1,5 @@
-//! Recovery of the records after a restart (CRI-805): pods here, their containers in
-//! `recover_container.rs`. Runs before any RPC is served.
+//! Recovery of the records after a restart (CRI-805): `recover_pod.rs` has the step of a pod, and
+//! `recover_container.rs`. Its begin is before any RPC is served, its end beside the service.
 //!
 //! | record | found | becomes |
 //! |---|---|---|
@@ -15,28 +15,34 @@
 //! | any, unreadable | anything | held unchanged (`held.rs`) |
 //! | namespaces, roots, specs without record | | removed (`sweep.rs`) |
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cairn_monitor::own_file;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::mpsc,
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
 
 use super::{
     driver::Driver,
-    error::Result,
+    error::{AtStep as _, Result},
     held::AllHeld,
     message,
     node::Node,
-    op::{Op, Request},
-    pause::{self, is_exposed},
+    op::{Answer, Asker, Op, Request},
     plugins::Plugins,
     pods::Pods,
     record::{ContainerPhase, ContainerRecord, Mark, PodPhase},
-    recover_container::{log_failure, recover_container},
-    remove_by_id, required, run_pod_sandbox,
+    remove_by_id, required,
     state::{Container, Pod},
     sweep::sweep,
 };
-use crate::{oci::annotations, store::Cell};
+use crate::{clock, oci::annotations, store::Cell};
+
+/// The time that the start waits for the state of objects and for plugins. What takes longer, and
+/// all that is owed to plugins, CNI and monitors, goes on while requests are served.
+const FOUND: Duration = Duration::from_millis(700);
 
 /// For the log.
 #[derive(Debug, Default)]
@@ -46,12 +52,23 @@ pub struct Summary {
     pub held: usize,
 }
 
+pub struct Recovery {
+    pub summary: Summary,
+    /// The start of NRI if plugins hold it up: requests that plugins are asked about wait for it.
+    pub nri: Option<JoinHandle<Result<()>>>,
+    /// What goes on beside the service.
+    pub rest: JoinHandle<()>,
+}
+
+/// Returns within [`FOUND`] and the time of reading the records, whatever plugins, CNI and monitors
+/// do. Each object is recovered by its pod's driver, so that a request about it waits for that.
+///
 /// Objects that are rolled back count as being removed, in memory, from the start: plugins that are
 /// synchronized meanwhile do not find them in their lists (CONTRACT.md, *Joining*).
 ///
 /// # Errors
 /// When the store cannot be read, or NRI cannot start. Errors of one object are only logged.
-pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
+pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
     let (node, registry) = (&cx.node, &cx.registry);
     let rebooted = rebooted(node);
     let (pods, unreadable) = node.pods.load(rebooted)?;
@@ -63,6 +80,9 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
     for found in unreadable {
         held.hold_container(found, |id| pod_by_spec(node, id));
     }
+    let times = pods.iter().map(|pod| pod.created_at);
+    let times = times.chain(containers.iter().map(ContainerRecord::newest_time));
+    clock::go_on_from(times.max().unwrap_or(0));
     let (containers, of_held): (Vec<_>, Vec<_>) = containers
         .into_iter()
         .partition(|record| !held.pods.contains_key(&record.pod));
@@ -94,30 +114,88 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Summary> {
             keep_messages(node, pod).await;
         }
     }
+    remember_boot(node).await;
     let required = node.dirs.required_plugins();
     required::compare_with_last_start(&required, &node.config.nri, &node.unsynced);
-    // In-process plugins are synchronized now; they get the results of recovery as events.
-    let plugins = Plugins {
-        node: Arc::clone(node),
-        registry: Arc::clone(registry),
-        log: cx.notices.log.clone(),
-    };
-    cx.notices.hooks.start(Arc::new(plugins)).await?;
+    // In-process plugins get the results of recovery as events.
+    let mut nri = tokio::spawn({
+        let cx = Arc::clone(cx);
+        async move {
+            let plugins = Plugins {
+                node: Arc::clone(&cx.node),
+                registry: Arc::clone(&cx.registry),
+                log: cx.notices.log.clone(),
+            };
+            cx.notices.hooks.start(Arc::new(plugins)).await
+        }
+    });
     let mut work = JoinSet::new();
     for (pod, queue) in recovered {
-        work.spawn(recover_pod(Arc::clone(cx), pod, queue));
+        let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(cx));
+        work.spawn(resume(pod, driver.recover()));
     }
     for orphan in orphans {
         work.spawn(remove_orphan(Arc::clone(node), orphan));
     }
+    let rest = tokio::spawn(finish(Arc::clone(cx), work));
+    cx.recovering.close();
+    let started = timeout(FOUND, async {
+        cx.recovering.wait().await;
+        (&mut nri).await
+    });
+    let nri = match started.await {
+        Ok(started) => {
+            started.step("NRI").flatten()?;
+            None
+        }
+        Err(_) => Some(nri),
+    };
+    Ok(Recovery { summary, nri, rest })
+}
+
+/// Waits for the steps of recovery, in the order of each object, and then resumes what the last
+/// daemon had begun.
+async fn resume(pod: Arc<Pod>, steps: Vec<Answer>) {
+    for step in steps {
+        let Ok(done) = step.await else { return };
+        log_failure(&pod, "recovery", done);
+    }
+    let hooks = pod.cell.get().hooks.clone();
+    if hooks.remove == Mark::Begun {
+        let removed = pod.ask(Asker::Runtime, Op::RemovePod).await;
+        return log_failure(&pod, "resume its removal", removed);
+    }
+    if hooks.stop == Mark::Begun {
+        let stopped = pod.ask(Asker::Runtime, Op::StopPod).await;
+        log_failure(&pod, "resume its stop", stopped);
+    }
+    for container in pod.containers() {
+        if container.cell.get().hooks.remove == Mark::Begun {
+            let removed = pod.ask_container(Asker::Runtime, &container.id, Op::Remove);
+            log_failure(&pod, "resume the removal of a container", removed.await);
+        }
+    }
+}
+
+/// Waits for all objects, and removes what no record owns.
+async fn finish(cx: Arc<Pods>, mut work: JoinSet<()>) {
     while let Some(end) = work.join_next().await {
         if let Err(error) = end {
             tracing::error!(%error, "recovery of an object broke off");
         }
     }
-    sweep(cx).await;
-    remember_boot(node).await;
-    Ok(summary)
+    sweep(&cx).await;
+    if let Err(error) = cx.node.unsynced.sync().await {
+        tracing::warn!(%error, "what recovery has found is not on disk");
+    }
+    tracing::info!("recovered");
+}
+
+/// Logs a failed step; recovery goes on.
+fn log_failure<T>(pod: &Pod, step: &str, result: Result<T>) {
+    if let Err(error) = result {
+        tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");
+    }
 }
 
 /// Whether the machine has rebooted since the last recovery.
@@ -129,7 +207,7 @@ fn rebooted(node: &Node) -> bool {
     own_file::read_to_string(node.dirs.boot_id()).is_ok_and(|was| was != node.boot_id)
 }
 
-/// Written last, so that a repeated recovery sees the reboot. Serving goes on if the disk fails.
+/// After blank records were removed, which it allows. Serving goes on if the disk fails.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, before anybody is served"
@@ -144,7 +222,7 @@ async fn remember_boot(node: &Node) {
         unsynced.replace(&path, id)
     };
     if let Err(error) = written.and(unsynced.sync().await) {
-        tracing::warn!(%error, "what recovery has found is not on disk");
+        tracing::warn!(%error, "the boot is not on disk");
     }
 }
 
@@ -183,78 +261,6 @@ async fn keep_messages(node: &Node, pod: &Pod) {
         if let Ok(specs) = node.specs.read(&container.id).await {
             container.set_message(&message::from_spec(node, pod, &container, &specs));
         }
-    }
-}
-
-async fn recover_pod(cx: Arc<Pods>, pod: Arc<Pod>, queue: mpsc::Receiver<Request>) {
-    let record = pod.cell.get();
-    let rebooted = record.boot_id != cx.node.boot_id;
-    if record.phase == PodPhase::Creating {
-        if let Err(error) = run_pod_sandbox::undo_all(&cx, &pod).await {
-            tracing::error!(pod = %pod.id, %error, "a sandbox that was being made cannot be undone");
-            let failed = pod
-                .cell
-                .record_fact(|record| {
-                    record.phase = PodPhase::NotReady;
-                    record.failed_step = Some(error.text.clone());
-                    // The undo has sent both to plugins, if they got Run.
-                    record.hooks.stop = Mark::Done;
-                    record.hooks.remove = Mark::Done;
-                })
-                .await;
-            log_failure(&pod, "record the failed undo", failed);
-        } else {
-            cx.registry.forget(&pod.cell.get());
-            return;
-        }
-    } else if record.phase == PodPhase::Ready && (rebooted || !is_intact(&cx, &pod).await) {
-        tracing::warn!(pod = %pod.id, rebooted, "the sandbox is gone: NOTREADY");
-        pod.cell
-            .note(|record| record.phase = PodPhase::NotReady)
-            .await;
-    }
-    if is_exposed(&pod.cell.get()) {
-        tracing::warn!(
-            pod = %pod.id,
-            name = %pod.cell.get().name_key(),
-            "created by an older version, whose pause process lets a container take over the node: remove this \
-             sandbox and create it anew (SECURITY.md, Advisories)"
-        );
-    }
-    // The driver starts first, because recovery uses its queue.
-    let driver = Driver::new(Arc::clone(&pod), queue, Arc::clone(&cx));
-    driver.start();
-    for container in pod.containers() {
-        let result = recover_container(&cx, &pod, &container, rebooted).await;
-        log_failure(&pod, "recover a container", result);
-    }
-    let hooks = pod.cell.get().hooks.clone();
-    if hooks.remove == Mark::Begun {
-        let removed = pod.ask(Op::RemovePod).await;
-        log_failure(&pod, "resume its removal", removed);
-    } else if hooks.stop == Mark::Begun {
-        log_failure(&pod, "resume its stop", pod.ask(Op::StopPod).await);
-    }
-}
-
-/// Whether every pinned namespace is still a mount and the pause process still runs.
-async fn is_intact(cx: &Arc<Pods>, pod: &Arc<Pod>) -> bool {
-    let record = pod.cell.get();
-    let namespaces = &record.namespaces;
-    let pinned = [
-        &namespaces.net,
-        &namespaces.ipc,
-        &namespaces.uts,
-        &namespaces.user,
-    ];
-    let machine = &cx.node.machine;
-    let mut pinned = pinned.into_iter().flatten();
-    if !pinned.all(|path| machine.is_pinned(path)) {
-        return false;
-    }
-    match &record.pause {
-        Some(_) => pause::alive(cx, pod).await.unwrap_or(false),
-        None => true,
     }
 }
 

@@ -3,13 +3,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
 use super::{
-    container_exit::{release, send_stop_hook, watch},
+    container_exit::{record, release, settle, watch},
     create_container,
     error::Result,
-    op::Op,
+    op::{Asker, Look, Op},
     pods::Pods,
-    record::{ContainerPhase, Mark},
+    record::ContainerPhase,
     state::{Container, Pod},
 };
 use crate::{
@@ -19,55 +21,72 @@ use crate::{
 
 /// If a monitor does not answer in this time, its container is UNKNOWN (CRI-805).
 const ANSWER: Duration = Duration::from_secs(10);
+/// The same when it is looked for again. A stop waits for the look.
+const ANSWER_AGAIN: Duration = Duration::from_secs(1);
 
-/// Recovers one container of a pod whose driver runs.
+/// `found` is held until the container's state is known.
 ///
 /// # Errors
-/// An operation that the driver ran failed.
-pub(super) async fn recover_container(
+/// An exit could not be written to disk.
+pub(super) async fn run(
     cx: &Arc<Pods>,
     pod: &Arc<Pod>,
     container: &Arc<Container>,
-    rebooted: bool,
+    look: Look,
+    found: TaskTrackerToken,
 ) -> Result<()> {
-    match container.cell.get().phase {
+    let rebooted = pod.cell.get().boot_id != cx.node.boot_id;
+    let ending = match container.cell.get().phase {
         ContainerPhase::Creating => {
+            drop(found);
             create_container::undo(cx, pod, container).await;
             return Ok(());
         }
-        ContainerPhase::Running | ContainerPhase::Unknown if rebooted => {
-            ended(pod, container, Ending::Lost).await?;
-        }
-        ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
-            reattach(cx, pod, container, true).await?;
-        }
         // The exit was recorded, but plugins may not have been notified.
         ContainerPhase::Exited => {
-            release(&cx.node, container).await;
-            send_stop_hook(cx, pod, container).await;
+            drop(found);
+            return settle(cx, pod, container, Ok(())).await;
         }
+        ContainerPhase::Running | ContainerPhase::Unknown if rebooted => Some(Ending::Lost),
+        ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Unknown => {
+            reattach(cx, pod, container, look).await
+        }
+    };
+    if let Some(ending) = ending {
+        let written = record(cx, pod, container, ending).await;
+        drop(found);
+        return settle(cx, pod, container, written).await;
     }
-    if container.cell.get().hooks.remove == Mark::Begun {
-        pod.ask_container(&container.id, Op::Remove).await?;
+    drop(found);
+    let record = container.cell.get();
+    match record.phase {
+        // Never started: the monitor has undone itself.
+        ContainerPhase::Created => release(&cx.node, container).await,
+        ContainerPhase::Running if record.evicted.is_some() => pod.stop_evicted(container),
+        _ => {}
     }
     Ok(())
 }
 
+/// Returns the end of a container that was started.
 async fn reattach(
-    cx: &Arc<Pods>,
+    cx: &Pods,
     pod: &Arc<Pod>,
     container: &Arc<Container>,
-    first: bool,
-) -> Result<()> {
+    look: Look,
+) -> Option<Ending> {
     let node = &cx.node;
-    let created = container.cell.get().phase == ContainerPhase::Created;
+    let was = container.cell.get();
     let dir = node.dirs.container(&container.id);
     let found = node.launcher.reattach(&container.id, &dir);
-    match tokio::time::timeout(ANSWER, found).await {
+    let answer = match look {
+        Look::First => ANSWER,
+        Look::Again => ANSWER_AGAIN,
+    };
+    match tokio::time::timeout(answer, found).await {
         Ok(Ok(Reattached::Running(monitor))) => {
             container.set_monitor(Some(monitor.clone()));
             let process = Some(node.process(&monitor));
-            let was = container.cell.get();
             // Most records need no change: a restart writes nothing for them.
             if was.phase != ContainerPhase::Running || was.process != process {
                 // Watched even if a full disk refuses the record, so that it can be stopped.
@@ -83,34 +102,22 @@ async fn reattach(
                     .await;
             }
             watch(pod, container, monitor);
-            Ok(())
+            None
         }
         Ok(Ok(Reattached::Exited(exit, monitor))) => {
             container.set_monitor(monitor);
-            ended(pod, container, Ending::Exited(exit)).await
+            Some(Ending::Exited(exit))
         }
-        // Never started: the monitor undoes itself.
-        Ok(Ok(Reattached::Lost)) if created => {
-            release(&cx.node, container).await;
-            Ok(())
-        }
-        Ok(Ok(Reattached::Lost)) => ended(pod, container, Ending::Lost).await,
-        Ok(Err(_)) | Err(_) if !first => Ok(()),
-        Ok(Err(error)) => {
-            unknown(cx, pod, container, &error.to_string()).await;
-            Ok(())
-        }
-        Err(_) => {
-            let why = "its monitor does not answer";
-            unknown(cx, pod, container, why).await;
-            Ok(())
-        }
+        Ok(Ok(Reattached::Lost)) if was.phase == ContainerPhase::Created => None,
+        Ok(Ok(Reattached::Lost)) => Some(Ending::Lost),
+        Ok(Err(_)) | Err(_) if look == Look::Again => None,
+        Ok(Err(error)) => unknown(pod, container, &error.to_string()).await,
+        Err(_) => unknown(pod, container, "its monitor does not answer").await,
     }
 }
 
-async fn unknown(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) {
+async fn unknown(pod: &Arc<Pod>, container: &Arc<Container>, reason: &str) -> Option<Ending> {
     tracing::warn!(container = %container.id, reason, "UNKNOWN");
-    look_again(cx, pod, container);
     container
         .cell
         .note(|record| {
@@ -118,11 +125,13 @@ async fn unknown(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>, rea
             record.exit.message = reason.to_owned();
         })
         .await;
+    look_again(pod, container);
+    None
 }
 
 /// Polls a monitor that did not answer, until it does or the container is removed.
-fn look_again(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
-    let (cx, pod, container) = (Arc::clone(cx), Arc::clone(pod), Arc::clone(container));
+fn look_again(pod: &Arc<Pod>, container: &Arc<Container>) {
+    let (pod, container) = (Arc::clone(pod), Arc::clone(container));
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(ANSWER).await;
@@ -130,24 +139,11 @@ fn look_again(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) {
             if !waits || pod.container(&container.id).is_none() {
                 return;
             }
-            let result = Box::pin(reattach(&cx, &pod, &container, false)).await;
-            log_failure(&pod, "look again for a monitor", result);
+            let look = Op::Recover(Look::Again);
+            let looked = pod.ask_container(Asker::Runtime, &container.id, look);
+            if let Err(error) = looked.await {
+                tracing::error!(pod = %pod.id, container = %container.id, %error, "look again for its monitor");
+            }
         }
     });
-}
-
-async fn ended(pod: &Arc<Pod>, container: &Arc<Container>, ending: Ending) -> Result<()> {
-    let exited = Op::Exited(ending);
-    pod.ask_container(&container.id, exited).await.map(drop)
-}
-
-/// Logs a failed step; recovery goes on.
-pub(super) fn log_failure<T, E: std::fmt::Display>(
-    pod: &Pod,
-    step: &str,
-    result: std::result::Result<T, E>,
-) {
-    if let Err(error) = result {
-        tracing::error!(pod = %pod.id, step, %error, "a step of recovery failed");
-    }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{
     error::{AtStep as _, Error, Kind, Result},
     held::AllHeld,
-    op::Op,
+    op::{Asker, Op},
     record::{ContainerPhase, PodPhase, PodRecord},
     state::{Container, Pod},
 };
@@ -176,13 +176,13 @@ impl Registry {
             .inspect(|(_, container)| container.set_known())
     }
 
-    /// Queues an operation on a pod, which the client names by id or unique prefix.
+    /// Queues a client's operation on a pod, which it names by id or unique prefix.
     ///
     /// # Errors
     /// As [`Self::pod`], or the error of the operation.
     pub async fn ask(&self, id: &str, op: Op) -> Result<String> {
         match self.pod(id) {
-            Ok(pod) => pod.ask(op).await,
+            Ok(pod) => pod.ask(Asker::Client, op).await,
             Err(error) if error.kind == Kind::NotFound => op.on_absent(id).map(|()| id.to_owned()),
             Err(error) => Err(error),
         }
@@ -194,7 +194,7 @@ impl Registry {
     /// As [`Self::ask`].
     pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
         match self.container(id) {
-            Ok((pod, container)) => pod.ask_container(&container.id, op).await,
+            Ok((pod, container)) => pod.ask_container(Asker::Client, &container.id, op).await,
             Err(error) if error.kind == Kind::NotFound => op.on_absent(id).map(|()| id.to_owned()),
             Err(error) => Err(error),
         }

@@ -8,7 +8,7 @@ use super::{
     error::{AtStep as _, Error, Kind, Result},
     held::{HeldContainer, HeldPod},
     node::Node,
-    op::Op,
+    op::{Asker, Op},
     pods::Pods,
     record::ContainerRecord,
     skips::Skips,
@@ -58,7 +58,10 @@ pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String
                     held_container(cx, &container.id, &pod.skips).await?;
                 }
             }
-            return Ok((pod.ask(Op::RemovePod).await?, pod.skips.take()));
+            return Ok((
+                pod.ask(Asker::Client, Op::RemovePod).await?,
+                pod.skips.take(),
+            ));
         }
         Err(error) if error.kind == Kind::Invalid => return Err(error),
         Err(_) => {}
@@ -68,7 +71,9 @@ pub async fn run(cx: &Pods, id: &str, force: bool) -> Result<(String, Vec<String
             if force {
                 container.skips.demand();
             }
-            let removed = pod.ask_container(&container.id, Op::Remove).await?;
+            let removed = pod
+                .ask_container(Asker::Client, &container.id, Op::Remove)
+                .await?;
             return Ok((removed, container.skips.take()));
         }
         Err(error) if error.kind == Kind::Invalid => return Err(error),
@@ -106,6 +111,7 @@ pub async fn orphan(node: &Node, record: &ContainerRecord) -> Result<()> {
 ///
 /// # Errors
 /// The step that failed, unless `skips` takes it.
+#[expect(clippy::await_holding_invalid_type, reason = "in a task of its own")]
 async fn held_container(cx: &Pods, id: &str, skips: &Skips) -> Result<()> {
     let _alone = cx.registry.held_removals().await;
     match cx.registry.held().containers.get(id) {
@@ -137,6 +143,7 @@ async fn remove_container(cx: &Pods, held: &HeldContainer, skips: &Skips) -> Res
 ///
 /// # Errors
 /// The step that failed, unless `skips` takes it.
+#[expect(clippy::await_holding_invalid_type, reason = "in a task of its own")]
 async fn held_pod(cx: &Pods, id: &str, skips: &Skips) -> Result<()> {
     let _alone = cx.registry.held_removals().await;
     match cx.registry.held().pods.get(id) {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{
     error::{AtStep as _, Result},
-    op::Op,
+    op::{Asker, Op},
     pods::Pods,
     record::Mark,
     state::Pod,
@@ -24,7 +24,7 @@ use crate::{fault, trace::Action};
 pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     let what = format!("sandbox {}: remove", pod.id);
     let cell = &pod.cell;
-    let mut notified = pod.ask(Op::StopPod).await.map(drop);
+    let mut notified = pod.ask(Asker::Runtime, Op::StopPod).await.map(drop);
     if notified.is_err() && !pod.stopped() {
         return notified;
     }
@@ -32,7 +32,9 @@ pub async fn run(cx: &Pods, pod: &Arc<Pod>) -> Result<()> {
     for container in pod.containers() {
         let (pod, what) = (Arc::clone(pod), what.clone());
         removals.spawn(async move {
-            let removed = pod.ask_container(&container.id, Op::Remove).await;
+            let removed = pod
+                .ask_container(Asker::Runtime, &container.id, Op::Remove)
+                .await;
             let removed = removed.map(drop);
             (container, removed.map_err(|error| error.at(&what)))
         });

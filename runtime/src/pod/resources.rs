@@ -1,10 +1,18 @@
-//! Changes of a container's resources: cgroup, spec and record.
+//! The owner of a container's resources: cgroup, spec and record. Only this file makes a container's
+//! cgroup and changes its limits, each time in the container's turn. So a change that has been
+//! acknowledged is in the record and the spec, and in the cgroup if there is one.
+//!
+//! ```text
+//!  start ─► set_up ─┐
+//!  CRI ───► write ──┼─► turn: read the spec ─► cgroup, once it is made ─► spec, record
+//!  plugins ► write ─┘
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
 use proto_cri::v1 as cri;
 use proto_nri::LinuxResources;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     error::{AtStep as _, Error, Kind, Result},
@@ -14,65 +22,94 @@ use super::{
     state::Container,
 };
 use crate::{
+    cgroup::Cgroup,
     fault,
     host::facts::View,
     oci::{self, ApplyContext},
 };
 
-/// Time limit of a change for its caller, who may own the NRI turn.
+/// Time limit of all changes of one request, or of one answer of plugins, which owns the NRI turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The time limit of changes that are requested now.
+pub fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// Makes the cgroup of a container that starts. Later changes reach the cgroup, too. Returns the
+/// specs that it is made from.
+///
+/// # Errors
+/// The step that failed. The caller removes the cgroup.
+#[expect(
+    clippy::await_holding_invalid_type,
+    reason = "in a step of a driver, which nobody drops"
+)]
+pub async fn set_up(node: &Node, container: &Container) -> Result<(Specs, Cgroup)> {
+    let mut has_cgroup = container.resources.take().await;
+    let specs = node.specs.read(&container.id).await?;
+    fault::pass("container.start.cgroup").await?;
+    let group = node.cgroup(&container.cell.get().cgroup)?;
+    let linux = specs.spec.linux().as_ref();
+    let resources = linux.and_then(|linux| linux.resources().clone());
+    let made = group.set_up(&container.id, resources).await;
+    made.step("cgroup")?;
+    has_cgroup.0 = true;
+    Ok((specs, group))
+}
+
 /// Changes resources by a CRI request, by plugins, or by plugins' values over a request's. The
-/// caller waits at most [`PATIENCE`]; a slow change (a memory limit below the usage) continues.
+/// caller waits until the deadline; a slow change (a memory limit below the usage) continues.
 ///
 /// `ended` is called after the change has been made or has failed, with the previous values if they
 /// are known, even if no caller waits any more.
 ///
 /// Served in any state of the pod's work; calls no plugin and waits for no pod (ARCHITECTURE.md,
-/// "Who waits for whom" 2): concurrent changes take turns on the container itself. Absent values
-/// keep the old ones.
+/// "Who waits for whom" 2). Absent values keep the old ones.
 ///
 /// # Errors
 /// WrongState once the container has exited or while it is being created, NotFound once it is
 /// removed, TimedOut; else the value that could not be applied, with all old values restored.
+#[expect(clippy::await_holding_invalid_type, reason = "in a task of its own")]
 pub async fn write(
     node: &Arc<Node>,
     container: &Arc<Container>,
     cri: Option<&cri::LinuxContainerResources>,
     nri: Option<&LinuxResources>,
+    until: Instant,
     ended: impl FnOnce(Option<&LinuxResources>, &Result<()>) + Send + 'static,
 ) -> Result<()> {
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     let (cri, nri) = (cri.cloned(), nri.cloned());
     let written = async move {
+        let Ok(has_cgroup) = timeout_at(until, container.resources.take()).await else {
+            let late = Err(too_late("an earlier change has not ended"));
+            ended(None, &late);
+            return late;
+        };
         let (cri, nri) = (cri.as_ref(), nri.as_ref());
-        // Kept until `ended`, so that changes are recorded in the order in which they are made.
-        let _turn = container.resources_turn.lock().await;
         let mut before = None;
-        let written = write_in_turn(&node, &container, cri, nri, &mut before).await;
+        let written = change(&node, &container, has_cgroup.0, cri, nri, &mut before).await;
+        // In the turn, so that changes are recorded in the order in which they are made.
         ended(before.as_ref(), &written);
         written
     };
-    match timeout(PATIENCE, tokio::spawn(written)).await {
+    match timeout_at(until, tokio::spawn(written)).await {
         Ok(written) => written.step("write resources")?,
-        Err(_) => {
-            let text = format!(
-                "the kernel has not applied it within {} s, and goes on",
-                PATIENCE.as_secs()
-            );
-            Err(Error::new(Kind::TimedOut, text))
-        }
+        Err(_) => Err(too_late("the kernel has not applied it, and goes on")),
     }
 }
 
-/// Whether the change also concerns the cgroup.
-///
+fn too_late(why: &str) -> Error {
+    let text = format!("{why}, after {} s", PATIENCE.as_secs());
+    Error::new(Kind::TimedOut, text)
+}
+
 /// # Errors
 /// WrongState: the container takes no update.
-pub fn takes_update(phase: ContainerPhase) -> Result<bool> {
+pub fn takes_update(phase: ContainerPhase) -> Result<()> {
     match phase {
-        ContainerPhase::Running => Ok(true),
-        ContainerPhase::Created => Ok(false),
+        ContainerPhase::Running | ContainerPhase::Created => Ok(()),
         phase => Err(Error::new(
             Kind::WrongState,
             format!("a container that is {phase:?} takes no update").to_lowercase(),
@@ -80,20 +117,24 @@ pub fn takes_update(phase: ContainerPhase) -> Result<bool> {
     }
 }
 
-async fn write_in_turn(
+async fn change(
     node: &Node,
     container: &Container,
+    has_cgroup: bool,
     cri: Option<&cri::LinuxContainerResources>,
     nri: Option<&LinuxResources>,
     before: &mut Option<LinuxResources>,
 ) -> Result<()> {
     let record = container.cell.get();
-    let running = takes_update(record.phase)?;
-    let mut specs = node.specs.read(&container.id).await?;
+    takes_update(record.phase)?;
+    let old = node.specs.read(&container.id).await?;
     fault::pass("container.update.read").await?;
-    *before = oci::limits::current(&specs.spec).map(oci::resources_to_nri);
-    change(node, &mut specs, cri, nri)?;
-    if running {
+    *before = oci::limits::current(&old.spec).map(oci::resources_to_nri);
+    let mut specs = old.clone();
+    merge(node, &mut specs, cri, nri)?;
+    let mut changed = None;
+    // A container that runs has its cgroup also after a restart.
+    if has_cgroup || record.phase == ContainerPhase::Running {
         fault::pass("container.update.cgroup").await?;
         let group = node.cgroup(&record.cgroup)?;
         let mut resources = oci::limits::current(&specs.spec)
@@ -101,20 +142,34 @@ async fn write_in_turn(
             .unwrap_or_default();
         // Start sets the device rules; they are not resources of an update.
         resources.set_devices(None);
-        group.change(resources).await.step("cgroup")?;
+        let former = group.change(resources).await.step("cgroup")?;
+        changed = Some((group, former));
     }
     // Skipped if a removal, which waits for no update, came first.
-    container
+    let written = container
         .cell
         .change_after(node.specs.write(&container.id, &specs), |record| {
             record.resources = oci::resources_to_cri(&specs.spec);
-        })
-        .await?;
-    Ok(())
+        });
+    let Err(error) = written.await else {
+        return Ok(());
+    };
+    if let Some((group, former)) = changed {
+        group.restore(former).await;
+    }
+    // The record's write may have failed after the spec's.
+    let restored = node.specs.write(&container.id, &old);
+    let restored = container.cell.change_after(restored, |_| {}).await;
+    if let Err(error) = restored.map_err(|error: Error| error)
+        && error.kind != Kind::NotFound
+    {
+        tracing::error!(container = %container.id, %error, "a change of its spec is not undone");
+    }
+    Err(error)
 }
 
 /// The values of CRI are in the base, too, if there is one; the first change by a plugin makes one.
-fn change(
+fn merge(
     node: &Node,
     specs: &mut Specs,
     cri: Option<&cri::LinuxContainerResources>,

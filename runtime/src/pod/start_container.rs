@@ -15,16 +15,18 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use super::{
     adjusted_start::AdjustedStart,
     container_exit::{self, watch, written_later},
-    error::{AtStep as _, Error, Result},
+    error::{AtStep as _, Error, Kind, Result},
     node::Node,
     pods::Pods,
-    record::{ContainerPhase, Exit, Mark, PodPhase, Process},
+    record::{ContainerPhase, Eviction, Exit, Mark, PodPhase, Process},
     registry::Registry,
+    resources,
     spec::Specs,
     state::{Container, LOOKUP, Pod},
 };
 use crate::{
     blocking::blocking,
+    cgroup::Cgroup,
     clock, fault,
     host::lookup::Session,
     monitor::{LaunchSpec, Monitor},
@@ -57,9 +59,14 @@ pub async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) -> 
 }
 
 async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
-    let specs = cx.node.specs.read(&container.id).await?;
+    if let Some(Eviction { plugin, reason }) = &container.cell.get().evicted {
+        let text = format!("evicted by {plugin}: {reason}");
+        return Err(Error::new(Kind::WrongState, text));
+    }
+    let set_up = resources::set_up(&cx.node, container);
+    let (specs, group) = spans::step("make the cgroup", set_up).await?;
     let adjusted = AdjustedStart::of(&specs.adjustment, &specs.owners_of(&container.id));
-    let (monitor, process) = launch(cx, pod, container, &specs, &adjusted).await?;
+    let (monitor, process) = launch(cx, pod, container, &specs, &group, &adjusted).await?;
     fault::pass("container.start.hook").await?;
     let hooks = &cx.notices.hooks;
     hooks.start_container(pod, container, process.pid).await?;
@@ -79,12 +86,13 @@ async fn start(cx: &Pods, pod: &Pod, container: &Container) -> Result<Monitor> {
     Ok(monitor)
 }
 
-/// Everything up to an init that waits for its start.
+/// Everything from the cgroup to an init that waits for its start.
 async fn launch(
     cx: &Pods,
     pod: &Pod,
     container: &Container,
     specs: &Specs,
+    group: &Cgroup,
     adjusted: &AdjustedStart,
 ) -> Result<(Monitor, Process)> {
     let node = &cx.node;
@@ -96,22 +104,13 @@ async fn launch(
     });
     look_up(node, pod, container, adjusted, log_path.clone()).await?;
 
-    fault::pass("container.start.cgroup").await?;
-    let group = node.cgroup(&record.cgroup)?;
-    let linux = specs.spec.linux().as_ref();
-    let resources = linux.and_then(|linux| linux.resources().clone());
-    let set_up = group.set_up(&container.id, resources);
-    spans::step("make the cgroup", set_up)
-        .await
-        .step("cgroup")?;
-
     fault::pass("container.start.launch").await?;
     spans::step("mount the root", mount_root(node, pod, container, specs)).await?;
     let launched = node.launcher.launch(LaunchSpec {
         id: container.id.clone(),
         dir: node.dirs.container(&container.id),
         config: serde_json::to_vec(&specs.spec).step("encode the spec")?,
-        cgroups: node.joined_by_monitor(&group),
+        cgroups: node.joined_by_monitor(group),
         tty: record.config.tty,
         stdin: record.config.stdin,
         stdin_once: record.config.stdin_once,

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     error::{Error, Kind, Result},
     grace::Grace,
-    op::{Op, Reply, Request},
+    op::{Asker, Op, Reply, Request},
     record::{ContainerPhase, ContainerRecord, Mark, Namespaces, PodPhase, PodRecord},
+    resources_turn::ResourcesTurn,
     skips::Skips,
 };
 use crate::{monitor::Monitor, store::Cell};
@@ -44,13 +45,6 @@ pub struct Pod {
     pub skips: Skips,
 }
 
-/// A plugin's request to have a container stopped.
-#[derive(Debug)]
-pub struct Eviction {
-    pub plugin: String,
-    pub reason: String,
-}
-
 /// One container: shared by its pod's driver, its steps, and readers.
 pub struct Container {
     pub id: String,
@@ -59,14 +53,13 @@ pub struct Container {
     monitor: Mutex<Option<Monitor>>,
     /// The deadline of a running stop.
     pub grace: Grace,
-    /// One change of resources at a time, from CRI or from plugins.
-    pub resources_turn: tokio::sync::Mutex<()>,
+    pub resources: ResourcesTurn,
     /// True once an exit is recorded and plugins are notified (`container_exit.rs`).
     exit_reported: watch::Sender<bool>,
     /// As in [`Pod`].
     known: AtomicBool,
-    /// The reason of a plugin that requested its stop.
-    pub evicted: OnceLock<Eviction>,
+    /// The stop of its eviction is queued or runs.
+    pub evicting: AtomicBool,
     /// The spec's part of its NRI message, encoded (a third of the size); only with NRI on.
     message: Mutex<Option<Box<[u8]>>>,
     /// Failures that a forced removal of this container alone skips.
@@ -158,20 +151,21 @@ impl Pod {
     /// answer, not the work (CRI-008). Returns the id of the pod, or of the created container.
     ///
     /// # Errors
-    /// The error of the operation, or [`Kind::Unavailable`] when the daemon is shutting down.
-    pub async fn ask(&self, op: Op) -> Result<String> {
-        self.send(op, None).await
+    /// The error of the operation, or [`Kind::Unavailable`] when the daemon is shutting down. A
+    /// client's request is also refused where too many wait.
+    pub async fn ask(&self, by: Asker, op: Op) -> Result<String> {
+        self.send(by, op, None).await
     }
 
     /// [`Self::ask`] for an operation on a container.
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub async fn ask_container(&self, id: &str, op: Op) -> Result<String> {
-        self.send(op, Some(id.to_owned())).await
+    pub async fn ask_container(&self, by: Asker, id: &str, op: Op) -> Result<String> {
+        self.send(by, op, Some(id.to_owned())).await
     }
 
-    async fn send(&self, op: Op, container: Option<String>) -> Result<String> {
+    async fn send(&self, by: Asker, op: Op, container: Option<String>) -> Result<String> {
         let (reply, answer) = Reply::new();
         let lost = |_| {
             Error::new(
@@ -182,6 +176,7 @@ impl Pod {
         let request = Request {
             op,
             container,
+            by,
             reply,
         };
         if self.queue.send(request).await.is_err() {
@@ -191,14 +186,20 @@ impl Pod {
         answer.await.map_err(lost)?
     }
 
-    /// Queues a request and does not wait for its end. Work of one pod reaches into another pod
-    /// only this way (ARCHITECTURE.md, "Who waits for whom" 2).
-    pub fn post_container(self: &Arc<Self>, id: &str, op: Op) {
-        let (pod, id) = (Arc::clone(self), id.to_owned());
+    /// Queues the stop of an evicted container, once at a time, and does not wait for its end. Work
+    /// of one pod reaches into another pod only this way (ARCHITECTURE.md, "Who waits for whom" 2).
+    pub fn stop_evicted(self: &Arc<Self>, container: &Arc<Container>) {
+        if container.evicting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (pod, container) = (Arc::clone(self), Arc::clone(container));
         tokio::spawn(async move {
-            if let Err(error) = pod.ask_container(&id, op).await {
-                tracing::warn!(pod = %pod.id, container = %id, %error, "a posted request failed");
+            let grace = Duration::ZERO;
+            let stop = pod.ask_container(Asker::Runtime, &container.id, Op::Stop { grace });
+            if let Err(error) = stop.await {
+                tracing::warn!(pod = %pod.id, container = %container.id, %error, "its eviction failed");
             }
+            container.evicting.store(false, Ordering::Release);
         });
     }
 
@@ -220,10 +221,10 @@ impl Container {
             cell,
             monitor: Mutex::new(None),
             grace: Grace::default(),
-            resources_turn: tokio::sync::Mutex::default(),
+            resources: ResourcesTurn::default(),
             exit_reported: watch::Sender::new(notified),
             known: AtomicBool::new(false),
-            evicted: OnceLock::new(),
+            evicting: AtomicBool::new(false),
             message: Mutex::new(None),
             skips: Skips::default(),
             ending: CancellationToken::new(),

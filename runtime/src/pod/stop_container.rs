@@ -4,9 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    container_exit,
     error::{Error, Kind, Result},
     node::Node,
-    op::Op,
     pods::Pods,
     record::ContainerPhase,
     state::{Container, Pod},
@@ -93,7 +93,7 @@ pub async fn kill(cx: &Arc<Pods>, pod: &Arc<Pod>, container: &Arc<Container>) ->
     ))
 }
 
-async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Container) {
+async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Arc<Container>) {
     let launcher = &node.launcher;
     let dir = node.dirs.container(&container.id);
     let monitor = container.monitor();
@@ -122,7 +122,8 @@ async fn kill_once(node: &Node, pod: &Arc<Pod>, container: &Container) {
     match launcher.cleanup(&dir).await {
         Ok(exit) => {
             let ending = exit.map_or(Ending::Lost, Ending::Exited);
-            pod.post_container(&container.id, Op::Exited(ending));
+            let (pod, container) = (Arc::clone(pod), Arc::clone(container));
+            tokio::spawn(async move { container_exit::report(&pod, &container, ending).await });
         }
         Err(error) => tracing::warn!(container = %container.id, %error, "could not be killed"),
     }

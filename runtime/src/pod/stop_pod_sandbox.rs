@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     error::{AtStep as _, Error, Result},
     notices::Change,
-    op::Op,
+    op::{Asker, Op},
     pause,
     pods::Pods,
     record::{ContainerPhase, Mark, Namespaces, PodPhase},
@@ -104,7 +104,8 @@ async fn stop_containers(pod: &Arc<Pod>) -> Result<()> {
         let (pod, id) = (Arc::clone(pod), container.id.clone());
         stops.spawn(async move {
             let grace = Duration::ZERO;
-            pod.ask_container(&id, Op::Stop { grace }).await?;
+            pod.ask_container(Asker::Runtime, &id, Op::Stop { grace })
+                .await?;
             // Plugins may still be receiving an exit from before this stop.
             if let Some(container) = pod.container(&id)
                 && container.cell.get().phase == ContainerPhase::Exited

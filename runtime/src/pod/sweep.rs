@@ -4,26 +4,17 @@ use std::{collections::HashSet, fs, path::Path};
 
 use super::{dirs::remove_large_dir, node::Node, pods::Pods, registry::Registry};
 
-/// Only at the end of a recovery: a pod that is being made is not among the owners.
+/// Everything is listed before the owners are: what is made meanwhile has its owner before its
+/// first trace, and is not among the others.
 pub(super) async fn sweep(cx: &Pods) {
-    let (node, (pods, containers)) = (&cx.node, owners(&cx.registry));
-    if let Err(error) = node.machine.gc(&pods).await {
+    let (node, registry) = (&cx.node, &cx.registry);
+    let valid = || owners(registry).0;
+    if let Err(error) = node.machine.gc(&valid).await {
         tracing::error!(%error, "give back the networks of sandboxes that are gone");
     }
-    sweep_pods(node, &pods).await;
-    sweep_containers(node, &containers).await;
-    sweep_units(node, &pods, &containers).await;
-    for id in node.images.in_use().pods {
-        if !pods.contains(&id) {
-            let result = node.images.release_image_volumes(&id).await;
-            log("image volumes", &id, result);
-        }
-    }
-    for id in node.specs.ids().unwrap_or_default() {
-        if !containers.contains(&id) {
-            log("spec", &id, node.specs.remove(&id).await);
-        }
-    }
+    sweep_pods(node, registry).await;
+    sweep_containers(node, registry).await;
+    sweep_units(node, registry).await;
 }
 
 /// Ids of pods and of containers that have a record, readable or not.
@@ -32,45 +23,68 @@ fn owners(registry: &Registry) -> (HashSet<String>, HashSet<String>) {
     let mut containers: HashSet<_> = held.containers.keys().cloned().collect();
     let mut pods: HashSet<_> = held.pods.keys().cloned().collect();
     pods.extend(held.containers.values().filter_map(|c| c.pod.clone()));
-    for pod in registry.pods() {
+    for pod in registry.all() {
         containers.extend(pod.containers().iter().map(|one| one.id.clone()));
         pods.insert(pod.id.clone());
     }
     (pods, containers)
 }
 
-async fn sweep_pods(node: &Node, pods: &HashSet<String>) {
+async fn sweep_pods(node: &Node, registry: &Registry) {
     let dirs = &node.dirs;
-    for id in others(&dirs.all_namespaces(), pods) {
+    let (mut namespaces, mut files) = (all(&dirs.all_namespaces()), all(&dirs.all_files()));
+    let (mut pauses, mut volumes) = (
+        all(&dirs.pauses()),
+        node.images.in_use().pods.into_iter().collect::<Vec<_>>(),
+    );
+    let (pods, _) = owners(registry);
+    for ids in [&mut namespaces, &mut files, &mut pauses, &mut volumes] {
+        ids.retain(|id| !pods.contains(id));
+    }
+    for id in namespaces {
         log("namespaces", &id, node.unpin(&id).await);
     }
-    for id in others(&dirs.all_files(), pods) {
+    for id in files {
         log("files", &id, node.remove_files(&id).await);
     }
-    for id in others(&dirs.pauses(), pods) {
+    for id in pauses {
         let ended = node.end(&dirs.pause(&id)).await;
         log("pause process", &id, ended);
     }
+    for id in volumes {
+        let released = node.images.release_image_volumes(&id).await;
+        log("image volumes", &id, released);
+    }
 }
 
-async fn sweep_containers(node: &Node, containers: &HashSet<String>) {
+async fn sweep_containers(node: &Node, registry: &Registry) {
     let dirs = &node.dirs;
-    for id in others(&dirs.containers(), containers) {
+    let (mut monitors, mut roots) = (all(&dirs.containers()), all(&dirs.roots()));
+    let mut volumes = all(&dirs.all_volumes());
+    let mut specs = node.specs.ids().unwrap_or_default();
+    let (_, containers) = owners(registry);
+    for ids in [&mut monitors, &mut roots, &mut volumes, &mut specs] {
+        ids.retain(|id| !containers.contains(id));
+    }
+    for id in monitors {
         let ended = node.end(&dirs.container(&id)).await;
         log("processes", &id, ended);
     }
-    for id in others(&dirs.roots(), containers) {
+    for id in roots {
         let released = node.images.release_rootfs(&id).await;
         log("root file system", &id, released);
     }
-    for id in others(&dirs.all_volumes(), containers) {
+    for id in volumes {
         let removed = remove_large_dir(&node.images, &dirs.volumes(&id)).await;
         log("volumes", &id, removed);
+    }
+    for id in specs {
+        log("spec", &id, node.specs.remove(&id).await);
     }
 }
 
 /// Removes systemd's scopes and slices of removed objects.
-async fn sweep_units(node: &Node, pods: &HashSet<String>, containers: &HashSet<String>) {
+async fn sweep_units(node: &Node, registry: &Registry) {
     let Some(systemd) = node.cgroups.systemd() else {
         return;
     };
@@ -81,6 +95,7 @@ async fn sweep_units(node: &Node, pods: &HashSet<String>, containers: &HashSet<S
             return;
         }
     };
+    let (pods, containers) = owners(registry);
     units.retain(|unit| !pods.contains(&unit.id) && !containers.contains(&unit.id));
     let (scopes, mut slices): (Vec<_>, Vec<_>) = units
         .into_iter()
@@ -101,17 +116,16 @@ async fn sweep_units(node: &Node, pods: &HashSet<String>, containers: &HashSet<S
     }
 }
 
-/// Ids of entries in `dir` that are not among the owners'.
+/// The ids of the entries in `dir`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "at the start, before anybody is served"
+    reason = "our own directory, once in a daemon's life"
 )]
-fn others(dir: &Path, owners: &HashSet<String>) -> Vec<String> {
+fn all(dir: &Path) -> Vec<String> {
     fs::read_dir(dir)
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|id| !owners.contains(id))
         .collect()
 }
 

@@ -45,7 +45,8 @@ pub async fn run(
     let hooks = &cx.notices.hooks;
     let answer = hooks.update_container(pod, container, wanted).await;
     let mut answer = answer.map_err(|error| error.at(&what))?;
-    side_effects::apply(cx, pod, container, &answer.others).await;
+    let until = resources::deadline();
+    side_effects::apply(cx, pod, container, &answer.others, until).await;
     let own = answer.own.take();
     let (nri, plugins) = own.map(|own| (own.resources, own.plugins)).unzip();
     let ended = recorded(
@@ -56,7 +57,15 @@ pub async fn run(
         nri.clone(),
         Arc::clone(&answer.others.by),
     );
-    let written = resources::write(&cx.node, container, Some(wanted), nri.as_ref(), ended).await;
+    let written = resources::write(
+        &cx.node,
+        container,
+        Some(wanted),
+        nri.as_ref(),
+        until,
+        ended,
+    );
+    let written = written.await;
     // The turn ends when the update is applied.
     drop(answer);
     written.map_err(|error| match plugins {
@@ -89,7 +98,11 @@ fn recorded(
             let mut before = before.cloned().unwrap_or_default();
             nri::merge::overlay(&mut before, requested);
             let error = result.as_ref().err().map(|error| error.text.as_str());
-            side_effects::updated(&log, &by, &subject, (&id, Some(&before), &merged), error);
+            for plugin in by.of_update(&id) {
+                let is_theirs = |field, key: Option<&str>| by.has_set(&plugin, &id, field, key);
+                let values = Values::of_update(Some(&before), &merged, is_theirs);
+                side_effects::updated(&log, by.call, &plugin, &subject, (&id, values), error);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use tokio::sync::OwnedMutexGuard;
 
 use super::{
     error::Error,
@@ -14,8 +15,8 @@ use crate::blocking::blocking;
 /// record is never written again. Readers take a snapshot and never wait for a write.
 pub struct Cell<R> {
     store: Store<R>,
-    current: RwLock<Arc<R>>,
-    writing: tokio::sync::Mutex<State>,
+    current: Arc<RwLock<Arc<R>>>,
+    writing: Arc<tokio::sync::Mutex<State>>,
 }
 
 /// Whether the record may be written; locked by one change at a time.
@@ -30,8 +31,8 @@ impl<R: Record> Cell<R> {
     pub fn of(store: Store<R>, record: R) -> Self {
         Self {
             store,
-            current: RwLock::new(Arc::new(record)),
-            writing: tokio::sync::Mutex::new(State::Open),
+            current: Arc::new(RwLock::new(Arc::new(record))),
+            writing: Arc::new(tokio::sync::Mutex::new(State::Open)),
         }
     }
 
@@ -51,18 +52,20 @@ impl<R: Record> Cell<R> {
     ///
     /// # Errors
     /// As there, and those of `beside`, which does not run after a deletion.
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "only a step or a task, which nobody drops, has something to write beside"
+    )]
     pub async fn change_after<E: From<Error>>(
         &self,
         beside: impl Future<Output = Result<(), E>>,
         edit: impl FnOnce(&mut R),
     ) -> Result<Arc<R>, E> {
-        let turn = self.writing.lock().await;
+        let turn = Arc::clone(&self.writing).lock_owned().await;
         let record = self.edited(edit);
         self.check(&turn)?;
         beside.await?;
-        self.save(&record).await?;
-        *self.current.write() = Arc::clone(&record);
-        Ok(record)
+        Ok(self.save(turn, record).await?)
     }
 
     /// Changes memory even if the disk fails: for facts such as an exit, which hold in any case.
@@ -70,12 +73,14 @@ impl<R: Record> Cell<R> {
     /// # Errors
     /// It cannot be written, or was deleted; memory has the new record.
     pub async fn record_fact(&self, edit: impl FnOnce(&mut R)) -> Result<Arc<R>, Error> {
-        let turn = self.writing.lock().await;
-        let record = self.edited(edit);
-        *self.current.write() = Arc::clone(&record);
-        self.check(&turn)?;
-        self.save(&record).await?;
-        Ok(record)
+        let saved = {
+            let turn = Arc::clone(&self.writing).lock_owned().await;
+            let record = self.edited(edit);
+            *self.current.write() = Arc::clone(&record);
+            self.check(&turn)?;
+            self.save(turn, record)
+        };
+        saved.await
     }
 
     fn edited(&self, edit: impl FnOnce(&mut R)) -> Arc<R> {
@@ -94,9 +99,19 @@ impl<R: Record> Cell<R> {
         }
     }
 
-    async fn save(&self, record: &Arc<R>) -> Result<(), Error> {
-        let (store, record) = (self.store.clone(), Arc::clone(record));
-        blocking(move || store.save(&record)).await
+    /// Disk, then memory, in the turn, also where nobody waits any more.
+    fn save(
+        &self,
+        turn: OwnedMutexGuard<State>,
+        record: Arc<R>,
+    ) -> impl Future<Output = Result<Arc<R>, Error>> + use<R> {
+        let (store, current) = (self.store.clone(), Arc::clone(&self.current));
+        blocking(move || {
+            let _turn = turn;
+            store.save(&record)?;
+            *current.write() = Arc::clone(&record);
+            Ok(record)
+        })
     }
 
     /// Changes memory, and the disk if possible: marks of a removal, which a full disk must not
@@ -122,16 +137,24 @@ impl<R: Record> Cell<R> {
     ///
     /// # Errors
     /// As there, and those of `beside`.
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "only a step or a task, which nobody drops, has something to write beside"
+    )]
     pub async fn delete_after<E: From<Error>>(
         &self,
         beside: impl Future<Output = Result<(), E>>,
     ) -> Result<(), E> {
-        let mut turn = self.writing.lock().await;
+        let mut turn = Arc::clone(&self.writing).lock_owned().await;
         beside.await?;
         let (store, id) = (self.store.clone(), self.get().id().to_owned());
-        blocking(move || store.delete(&id)).await?;
-        *turn = State::Deleted;
-        Ok(())
+        blocking(move || {
+            store.delete(&id)?;
+            *turn = State::Deleted;
+            Ok(())
+        })
+        .await
+        .map_err(|error: Error| error.into())
     }
 }
 

@@ -33,8 +33,9 @@ impl Images {
         let (id, layers, sub_path) = (image.id.clone(), image.layers.clone(), sub_path.to_owned());
         // Two containers of a pod may call at once; the second must find the first's mount.
         let lock = store.layer_lock(&Digest::of(dir.as_os_str().as_encoded_bytes()));
-        let _one = lock.lock_owned().await;
+        let one = lock.lock_owned().await;
         blocking(move || {
+            let _one = one;
             let merged = dir.join("merged");
             if !is_mounted(&merged) {
                 release(&store, &dir)?;

@@ -63,6 +63,29 @@ pub(crate) struct Store {
     frozen: AtomicBool,
 }
 
+/// Keeps a set of layers from removal while it lives.
+pub(crate) struct Hold {
+    store: Arc<Store>,
+    layers: Vec<Digest>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        {
+            let mut inner = self.store.lock();
+            for layer in &self.layers {
+                if let Some(count) = inner.holds.get_mut(layer) {
+                    *count -= 1;
+                    if *count == 0 {
+                        inner.holds.remove(layer);
+                    }
+                }
+            }
+        }
+        self.store.sweep(&self.layers);
+    }
+}
+
 impl Store {
     /// Opens or makes the store at `root`. The caller has the lock that excludes other processes.
     pub(crate) fn open(root: &Path) -> Result<Arc<Self>, Error> {
@@ -151,10 +174,23 @@ impl Store {
         all
     }
 
+    /// Keeps these layers, present or future, from removal.
+    pub(crate) fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
+        let mut inner = self.lock();
+        for layer in layers {
+            *inner.holds.entry(layer.clone()).or_default() += 1;
+        }
+        Hold {
+            store: self.clone(),
+            layers: layers.to_vec(),
+        }
+    }
+
     /// Adds an image with its config, or names to a known one. Tags move here from other images. On
-    /// disk when this returns. The caller holds the image's layers.
+    /// disk when this returns. `_hold` is of the image's layers: a record implies all of them.
     pub(crate) fn put(
         &self,
+        _hold: &Hold,
         record: &ImageRecord,
         config: Option<&Document>,
         names: &Names,
@@ -168,6 +204,10 @@ impl Store {
                 return Err(Error::NoImage(record.id.clone()));
             }
             let base = known.as_deref().unwrap_or(record);
+            let mut layers = base.layers.iter();
+            if let Some(missing) = layers.find(|layer| !inner.layers.contains_key(layer)) {
+                return Err(Error::NoLayer(missing.clone()));
+            }
             let mut now = base.with_names(names);
             now.pinned |= record.pinned;
             let mut losers = HashSet::new();

@@ -12,12 +12,6 @@ use crate::image::digest::Digest;
 use crate::image::error::Error;
 use crate::replace;
 
-/// Keeps a set of layers from removal while it lives.
-pub(crate) struct Hold {
-    store: Arc<Store>,
-    layers: Vec<Digest>,
-}
-
 impl Store {
     /// The one lock of this layer; its holder may unpack the layer.
     pub(crate) fn layer_lock(&self, chain_id: &Digest) -> Arc<tokio::sync::Mutex<()>> {
@@ -29,18 +23,6 @@ impl Store {
         let lock = Arc::new(tokio::sync::Mutex::new(()));
         locks.insert(chain_id.clone(), Arc::downgrade(&lock));
         lock
-    }
-
-    /// Keeps these layers, present or future, from removal.
-    pub(crate) fn hold(self: &Arc<Self>, layers: &[Digest]) -> Hold {
-        let mut inner = self.lock();
-        for layer in layers {
-            *inner.holds.entry(layer.clone()).or_default() += 1;
-        }
-        Hold {
-            store: self.clone(),
-            layers: layers.to_vec(),
-        }
     }
 
     pub(crate) fn has_layer(&self, chain_id: &Digest) -> bool {
@@ -148,21 +130,4 @@ fn total<'a>(layers: impl Iterator<Item = &'a Layer>) -> (u64, u64) {
     layers.fold((0, 0), |(bytes, inodes), layer| {
         (bytes + layer.info.disk_bytes, inodes + layer.info.inodes)
     })
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        {
-            let mut inner = self.store.lock();
-            for layer in &self.layers {
-                if let Some(count) = inner.holds.get_mut(layer) {
-                    *count -= 1;
-                    if *count == 0 {
-                        inner.holds.remove(layer);
-                    }
-                }
-            }
-        }
-        self.store.sweep(&self.layers);
-    }
 }
