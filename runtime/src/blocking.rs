@@ -7,6 +7,8 @@ use std::{
 
 use tokio::task::JoinError;
 
+use crate::seeded;
+
 /// Runs blocking work off the async threads. Its panic continues here.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match try_blocking(work).await {
@@ -26,8 +28,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 pub async fn try_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    #[cfg(test)]
-    let work = match crate::seeded::in_line(work).await {
+    let work = match seeded::in_line(work).await {
         Ok(done) => return Ok(done),
         Err(work) => work,
     };
@@ -41,8 +42,7 @@ pub async fn try_blocking<T: Send + 'static>(
 pub async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    #[cfg(test)]
-    let work = match crate::seeded::in_line(work).await {
+    let work = match seeded::in_line(work).await {
         Ok(done) => return Ok(done),
         Err(work) => work,
     };

@@ -2,7 +2,7 @@
 //!
 //! `CAIRN_FAULT=name=error|hang|abort` (comma-separated) arms them, only with the feature `fault`.
 //! A name with `@n` fires at the n-th pass. `name=gate:FILE` holds each pass while `FILE` exists, and
-//! makes `FILE.reached`. Without the feature a point compiles to nothing.
+//! makes `FILE.reached`. A seeded run decides about each point itself. Without the feature a point compiles to nothing.
 
 #[cfg(feature = "fault")]
 pub use armed::{Fired, pass, point};
@@ -39,6 +39,8 @@ mod armed {
     };
 
     use parking_lot::Mutex;
+
+    use crate::seeded::{self, Fate};
 
     /// A test armed this point; shown as its name.
     #[derive(Debug, thiserror::Error)]
@@ -105,6 +107,9 @@ mod armed {
     /// A test armed this point.
     pub fn point(name: impl Display) -> Result<(), Fired> {
         let name = name.to_string();
+        if let Some(Fate::Fails) = seeded::fate(&name) {
+            return Err(Fired(name));
+        }
         match fires(&name) {
             Some(_) => Err(Fired(name)),
             None => Ok(()),
@@ -116,6 +121,11 @@ mod armed {
     /// # Errors
     /// A test armed this point.
     pub async fn pass(name: &str) -> Result<(), Fired> {
+        match seeded::fate(name) {
+            Some(Fate::Waits(time)) => tokio::time::sleep(time).await,
+            Some(Fate::Fails) => return Err(Fired(name.to_owned())),
+            None => {}
+        }
         match fires(name) {
             Some(Act::Hang) => future::pending().await,
             Some(Act::Gate(gate)) => {

@@ -26,8 +26,7 @@ pub mod pod;
 pub mod preflight;
 pub mod remove;
 pub mod replace;
-#[cfg(test)]
-mod seeded;
+pub mod seeded;
 pub mod spans;
 pub mod stats;
 pub mod store;

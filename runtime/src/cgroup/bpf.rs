@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use crate::seeded;
+
 const PROG_LOAD: libc::c_int = 5;
 const PROG_ATTACH: libc::c_int = 8;
 const PROG_DETACH: libc::c_int = 9;
@@ -89,6 +91,9 @@ pub(super) type Failure = (&'static str, io::Error);
 /// that the cgroup is never without one.
 pub(super) fn replace_device_filter(dir: &Path, program: &[u64]) -> Result<(), Failure> {
     let at = |step| move |error| (step, error);
+    if let Some(written) = seeded::write_kernel(&dir.join("device filter"), "") {
+        return written.map_err(at("attach"));
+    }
     let cgroup = File::open(dir).map_err(at("open the cgroup"))?;
     let former = query(&cgroup).map_err(at("list the filters"))?;
     let filter = load(program).map_err(at("load"))?;

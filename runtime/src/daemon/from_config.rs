@@ -28,7 +28,7 @@ const CNI_GRACE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// None for a checked configuration.
-pub(super) fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
+pub fn policies(config: &Config, cgroups: &cgroup::Host) -> Result<Policies> {
     let own = |container: &config::Container| policy(config, container, cgroups).map(Arc::new);
     let handlers = config.handlers.iter();
     Ok(Policies {
@@ -109,11 +109,7 @@ pub(super) fn open_log(config: &Config) -> Result<EventLog> {
     EventLog::open(&config.root.join("trace"), &options).step("event log")
 }
 
-pub(super) fn image_options(
-    config: &Config,
-    program: &Path,
-    lookups: &Lookups,
-) -> Result<image::Options> {
+pub fn image_options(config: &Config, program: &Path, lookups: &Lookups) -> Result<image::Options> {
     let asked = &config.image;
     Ok(image::Options {
         roots_dir: config.root.join("roots"),
@@ -134,7 +130,7 @@ pub(super) fn image_options(
     })
 }
 
-pub(super) fn network_config(config: &Config, lookups: &Lookups) -> Result<cni_shim::Config> {
+pub fn network_config(config: &Config, lookups: &Lookups) -> Result<cni_shim::Config> {
     let network = &config.network;
     let parse = |text: &String| {
         text.parse::<Cidr>()

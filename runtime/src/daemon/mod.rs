@@ -3,14 +3,12 @@
 pub mod cairn_service;
 mod calls;
 mod every_call;
-mod from_config;
+pub mod from_config;
 pub mod log;
 pub mod metrics;
 mod mistaken;
-#[cfg(test)]
-mod model;
 mod networks;
-mod open;
+pub mod open;
 mod pause_root;
 mod report_progress;
 pub mod serve;

@@ -108,7 +108,7 @@ pub(super) async fn open(config: Config) -> Result<Arc<Pods>> {
 ///
 /// # Errors
 /// The first directory that cannot be made.
-pub(super) fn make_dirs(config: &Config) -> Result<Dirs> {
+pub fn make_dirs(config: &Config) -> Result<Dirs> {
     let (root, state) = (&config.root, &config.state);
     store::make_passage(state)?;
     for dir in [

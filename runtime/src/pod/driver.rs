@@ -36,6 +36,7 @@ use super::{
     state::{Container, Pod},
     stop_container, stop_pod_sandbox, update_container_resources, update_pod_sandbox_resources,
 };
+use crate::seeded;
 
 /// When this many requests wait for a step to end, a client's further request is rejected.
 const MAX_WAITING: usize = 512;
@@ -140,11 +141,9 @@ impl Driver {
     }
 
     fn on_arrival(&mut self, request: Request) {
-        if request.by == Asker::Client && self.waiting.len() >= MAX_WAITING {
-            let text = format!(
-                "sandbox {}: {MAX_WAITING} requests wait already",
-                self.pod.id
-            );
+        let most = seeded::limit("waiting requests", MAX_WAITING);
+        if request.by == Asker::Client && self.waiting.len() >= most {
+            let text = format!("sandbox {}: {most} requests wait already", self.pod.id);
             let error = Error::new(Kind::Exhausted, text);
             return request.reply.send(Err(error));
         }

@@ -32,7 +32,7 @@ use super::{
     spec::Specs,
     state::{Container, Pod},
 };
-use crate::{oci, trace::EventLog};
+use crate::{oci, seeded::Span, trace::EventLog};
 
 /// Time between two reports of plugins that connect to the CRI socket.
 const MISTAKEN: Duration = Duration::from_secs(1);
@@ -45,13 +45,27 @@ pub struct SideEffects {
     pub by: Arc<Requester>,
 }
 
+/// The NRI turn, and the time for which it is held.
+struct Held {
+    turn: Turn,
+    _time: Span,
+}
+
+async fn hold_turn(adaptation: &Adaptation, event: Event) -> Held {
+    let turn = adaptation.turn(event).await;
+    Held {
+        turn,
+        _time: Span::begin("turn"),
+    }
+}
+
 /// The answers of plugins to an event that can carry updates. Dropping it releases the NRI turn.
 pub struct Answer<T> {
     /// For the container itself. `None` if no plugin changed it.
     pub own: Option<T>,
     /// For other containers. The caller applies them first.
     pub others: SideEffects,
-    _turn: Option<Turn>,
+    _turn: Option<Held>,
 }
 
 impl<T> Answer<T> {
@@ -333,9 +347,12 @@ impl Hooks {
             return Ok(Answer::none());
         };
         container.set_message(&message::from_spec(&self.node, pod, container, specs));
-        let turn = adaptation.turn(Event::CreateContainer).await;
+        let turn = hold_turn(adaptation, Event::CreateContainer).await;
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
-        let created = match adaptation.create_container(&turn, sandbox, message).await {
+        let created = match adaptation
+            .create_container(&turn.turn, sandbox, message)
+            .await
+        {
             Ok(created) => created,
             Err(refused) => return point.refused(refused),
         };
@@ -411,10 +428,10 @@ impl Hooks {
         else {
             return Ok(Answer::none());
         };
-        let turn = adaptation.turn(Event::UpdateContainer).await;
+        let turn = hold_turn(adaptation, Event::UpdateContainer).await;
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let updated = adaptation
-            .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
+            .update_container(&turn.turn, sandbox, message, oci::cri_to_nri(wanted))
             .await;
         let merged = match updated {
             Ok(updated) => updated.merged,
@@ -454,9 +471,11 @@ impl Hooks {
         else {
             return Answer::none();
         };
-        let turn = adaptation.turn(Event::StopContainer).await;
+        let turn = hold_turn(adaptation, Event::StopContainer).await;
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
-        let stopped = adaptation.stop_container(&turn, sandbox, message).await;
+        let stopped = adaptation
+            .stop_container(&turn.turn, sandbox, message)
+            .await;
         point.passed(None);
         let merged = stopped.merged;
         Answer {

@@ -252,7 +252,6 @@ impl Registry {
 /// When the kernel gives no random bytes.
 pub fn new_id() -> Result<String> {
     let mut bytes = [0; 32];
-    #[cfg(test)]
     if crate::seeded::fill(&mut bytes) {
         return Ok(hex(&bytes));
     }

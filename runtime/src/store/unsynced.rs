@@ -16,7 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::error::Error;
 use crate::blocking::blocking;
-use crate::replace;
+use crate::{replace, seeded};
 
 /// Written files that may not be on disk yet. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +36,7 @@ impl Unsynced {
     /// # Errors
     /// Any step failed; the old content is still there.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+        seeded::before_change(path);
         replace::file(path, bytes).map_err(Error::io("write", path))?;
         self.0.paths.lock().insert(path.to_owned());
         Ok(())
@@ -46,6 +47,7 @@ impl Unsynced {
     /// # Errors
     /// The file system's.
     pub fn remove(&self, path: &Path) -> Result<(), Error> {
+        seeded::before_change(path);
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::io("remove", path)(error));
@@ -69,7 +71,16 @@ impl Unsynced {
         blocking(move || {
             let _turn = turn;
             let paths = mem::take(&mut *this.0.paths.lock());
-            sync_all(&paths).inspect_err(|_| this.0.paths.lock().extend(paths))
+            match sync_all(&paths) {
+                Ok(()) => {
+                    seeded::on_disk(&paths);
+                    Ok(())
+                }
+                Err(error) => {
+                    this.0.paths.lock().extend(paths);
+                    Err(error)
+                }
+            }
         })
         .await
     }

@@ -2,12 +2,14 @@
 //! the daemon; their tasks and sockets belong to the daemon's runtime.
 
 use std::{
+    borrow::Cow,
     fmt, fs, io,
     os::unix::net::UnixStream as StdUnixStream,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use cairn::monitor::Monitors;
 use cairn_monitor::{
     codec::VERSION,
     record::{EXIT, Exit, LAUNCH, Launch},
@@ -20,22 +22,33 @@ use tokio::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{mpsc, watch},
+    time::Instant,
 };
 
-use super::memory::{Memory, drawn, some_ms};
-use crate::monitor::Monitors;
+use crate::{
+    memory::{Memory, drawn, some_ms},
+    plan::Hazard,
+    rule::Rule,
+};
 
 /// Stands for a process in a cgroup; no cgroup has this name.
 const ALIVE: &str = "a process";
 
+/// The container of a monitor's directory.
+fn name_of(dir: &Path) -> Cow<'_, str> {
+    dir.file_name().unwrap_or_default().to_string_lossy()
+}
+
 /// A monitor with its container.
-pub(super) struct Kept {
+pub(crate) struct Kept {
     phase: Phase,
     pid: i32,
     /// The cgroups of its container.
     cgroups: Vec<PathBuf>,
     clients: usize,
+    /// It does not run until then.
+    stuck: Option<Instant>,
     exit: watch::Sender<Option<Exit>>,
     /// The container ends when this is dropped.
     _alive: watch::Sender<()>,
@@ -62,6 +75,7 @@ impl Monitors for Memory {
                 .map(|group| group.path.clone().into())
                 .collect(),
             clients: 0,
+            stuck: None,
             exit: watch::Sender::new(None),
             _alive: alive,
             gone: gone.clone(),
@@ -73,7 +87,10 @@ impl Monitors for Memory {
             .insert(dir.to_owned(), kept)
             .is_some()
         {
-            self.fault(format!("two monitors at once: {}", dir.display()));
+            self.fault(
+                Rule::Order,
+                format!("two monitors at once: {}", name_of(dir)),
+            );
         }
         self.serve(dir, socket)?;
         Ok(Box::pin(
@@ -102,7 +119,10 @@ impl Monitors for Memory {
         Box::pin(async move {
             some_ms(3).await;
             if self.0.lock().monitors.contains_key(dir) {
-                self.fault(format!("cleaned beside its monitor: {}", dir.display()));
+                self.fault(
+                    Rule::Order,
+                    format!("cleaned beside its monitor: {}", name_of(dir)),
+                );
             }
             Ok(())
         })
@@ -123,7 +143,7 @@ impl Memory {
     }
 
     /// Ends its container's process; the monitor writes the exit file and notifies its clients.
-    pub(super) fn exit(&self, dir: &Path, code: i32) {
+    pub(crate) fn exit(&self, dir: &Path, code: i32) {
         let mut inner = self.0.lock();
         let Some(kept) = inner.monitors.get_mut(dir) else {
             return;
@@ -145,23 +165,76 @@ impl Memory {
         fs::write(dir.join(EXIT), exit.to_text()).expect("the exit file");
         kept.phase = Phase::Exited;
         kept.exit.send_replace(Some(exit));
-        inner.faults.extend(missing);
+        let ended = inner.begun.map(|_| Instant::now());
+        inner.exits.insert(dir.to_owned(), (code, ended));
+        drop(inner);
+        self.log(format!("exits with {code}: {}", name_of(dir)));
+        self.early(missing);
+    }
+
+    fn early(&self, missing: Option<PathBuf>) {
+        if let Some(group) = missing {
+            let text = format!("its cgroup went before it: {}", name_of(&group));
+            self.fault(Rule::Order, text);
+        }
     }
 
     /// Kills the monitor, and its container with it.
-    pub(super) fn lose(&self, dir: &Path) {
+    pub(crate) fn lose(&self, dir: &Path) {
         let mut inner = self.0.lock();
         let Some(lost) = inner.monitors.remove(dir) else {
             return;
         };
-        if lost.is_alive() {
-            inner.faults.extend(lost.leave());
-            inner.lost.insert(dir.to_owned());
+        if !lost.is_alive() {
+            return;
+        }
+        let missing = lost.leave();
+        let ended = inner.begun.map(|_| Instant::now());
+        inner.lost.insert(dir.to_owned(), ended);
+        drop(inner);
+        self.log(format!("is killed: the monitor of {}", name_of(dir)));
+        self.early(missing);
+    }
+
+    /// All processes are gone, and so are their cgroups and exit files.
+    pub(crate) fn lose_all(&self) {
+        let mut inner = self.0.lock();
+        let dirs: Vec<_> = inner.monitors.keys().cloned().collect();
+        inner.lost.extend(dirs.into_iter().map(|dir| (dir, None)));
+        inner.monitors.clear();
+    }
+
+    /// Some monitors stop running for a while.
+    pub(crate) fn stop_some(&self) {
+        let dirs: Vec<_> = self.0.lock().monitors.keys().cloned().collect();
+        for dir in dirs {
+            self.stop_one(&dir);
+        }
+    }
+
+    fn stop_one(&self, dir: &Path) {
+        let stuck = self.happens(Hazard::Stuck).then(|| {
+            let seconds = [3, 15, 45, 1000][drawn(4) as usize];
+            Instant::now() + Duration::from_secs(seconds)
+        });
+        if let Some(kept) = self.0.lock().monitors.get_mut(dir) {
+            kept.stuck = stuck;
+        }
+    }
+
+    /// Returns when the monitor runs.
+    async fn until_it_runs(&self, dir: &Path) {
+        loop {
+            let stuck = self.0.lock().monitors.get(dir).and_then(|kept| kept.stuck);
+            match stuck {
+                Some(until) if until > Instant::now() => tokio::time::sleep_until(until).await,
+                _ => return,
+            }
         }
     }
 
     /// Directories of monitors with running containers.
-    pub(super) fn running(&self) -> Vec<PathBuf> {
+    pub(crate) fn running(&self) -> Vec<PathBuf> {
         let inner = self.0.lock();
         let running = inner
             .monitors
@@ -171,7 +244,7 @@ impl Memory {
     }
 
     /// Ends at a random moment, or only when killed.
-    pub(super) fn live(&self, dir: &Path) {
+    pub(crate) fn live(&self, dir: &Path) {
         let (memory, dir) = (self.clone(), dir.to_owned());
         let lifetime = match drawn(3) {
             0 => return,
@@ -180,6 +253,7 @@ impl Memory {
         };
         tokio::spawn(async move {
             tokio::time::sleep(lifetime).await;
+            memory.until_it_runs(&dir).await;
             match drawn(8) {
                 0 => memory.lose(&dir),
                 _ => memory.exit(&dir, 0),
@@ -199,12 +273,12 @@ impl Kept {
             .try_for_each(|group| fs::create_dir(group.join(ALIVE)))
     }
 
-    /// Returns a fault if its cgroup was removed before.
-    fn leave(&self) -> Option<String> {
+    /// Returns a cgroup that was removed before.
+    fn leave(&self) -> Option<PathBuf> {
         let mut gone = None;
         for group in &self.cgroups {
             if fs::remove_dir(group.join(ALIVE)).is_err() {
-                gone = Some(format!("its cgroup went before it: {}", group.display()));
+                gone = Some(group.clone());
             }
         }
         gone
@@ -213,6 +287,12 @@ impl Kept {
 
 /// One connection.
 struct Session {
+    asked: Asked,
+}
+
+/// A request to a monitor, which may outlive its connection.
+#[derive(Clone)]
+struct Asked {
     memory: Memory,
     dir: PathBuf,
 }
@@ -222,18 +302,17 @@ impl Session {
         if let Some(kept) = memory.0.lock().monitors.get_mut(dir) {
             kept.clients += 1;
         }
-        Self {
+        let asked = Asked {
             memory: memory.clone(),
             dir: dir.to_owned(),
-        }
-    }
-
-    fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
-        self.memory.0.lock().monitors.get_mut(&self.dir).map(work)
+        };
+        Self { asked }
     }
 
     async fn run(self, mut reader: OwnedReadHalf, mut writer: OwnedWriteHalf) {
-        let Some((hello, mut exit, mut gone)) = self.with(|kept| {
+        let asked = &self.asked;
+        asked.memory.until_it_runs(&asked.dir).await;
+        let Some((hello, mut exit, mut gone)) = asked.with(|kept| {
             let hello = Event::Hello {
                 version: VERSION,
                 phase: kept.phase,
@@ -249,22 +328,29 @@ impl Session {
             return;
         }
         let mut bytes = Vec::new();
+        let (answers, mut answered) = mpsc::channel(16);
         loop {
             while let Ok(Some(frame)) = wire::split(&bytes) {
                 let request = Request::decode(frame.kind, frame.payload).expect("a request");
                 let (id, size) = (frame.id, frame.size);
                 bytes.drain(..size);
-                let last = request == Request::Delete;
-                let Some(answer) = self.answer(request).await else {
-                    return;
-                };
-                let last = last && answer == Event::Done;
-                if writer.write_all(&answer.encode(id)).await.is_err() || last {
-                    return;
-                }
+                let (asked, answers) = (asked.clone(), answers.clone());
+                tokio::spawn(async move {
+                    let last = request == Request::Delete;
+                    // Nobody waits for the answer of a killed monitor.
+                    if let Some(answer) = asked.answer(request).await {
+                        let last = last && answer == Event::Done;
+                        let _ = answers.send((id, answer, last)).await;
+                    }
+                });
             }
             tokio::select! {
                 biased;
+                Some((id, answer, last)) = answered.recv() => {
+                    if writer.write_all(&answer.encode(id)).await.is_err() || last {
+                        return;
+                    }
+                }
                 changed = exit.changed() => {
                     let exit = *exit.borrow_and_update();
                     if changed.is_err() {
@@ -284,53 +370,40 @@ impl Session {
             }
         }
     }
+}
+
+impl Drop for Session {
+    /// A monitor whose daemon vanished before the start undoes itself.
+    fn drop(&mut self) {
+        let alone = self.asked.with(|kept| {
+            kept.clients -= 1;
+            kept.clients == 0
+                && matches!(kept.phase, Phase::Empty | Phase::Creating | Phase::Created)
+        });
+        if alone == Some(true) {
+            self.asked.memory.lose(&self.asked.dir);
+        }
+    }
+}
+
+fn failed(text: &str) -> Event {
+    Event::Failed {
+        text: text.to_owned(),
+    }
+}
+
+impl Asked {
+    fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+        self.memory.0.lock().monitors.get_mut(&self.dir).map(work)
+    }
 
     /// `None`: it was killed meanwhile.
     async fn answer(&self, request: Request) -> Option<Event> {
-        let failed = |text: &str| Event::Failed {
-            text: text.to_owned(),
-        };
         some_ms(8).await;
+        self.memory.until_it_runs(&self.dir).await;
         match request {
-            Request::Create => {
-                if self.memory.fails() {
-                    return Some(failed("create: the seed has it so"));
-                }
-                let pid = {
-                    let mut inner = self.memory.0.lock();
-                    inner.next_pid += 1;
-                    1000 + inner.next_pid
-                };
-                let created = self.with(|kept| {
-                    kept.join().map(|()| {
-                        kept.phase = Phase::Created;
-                        kept.pid = pid;
-                    })
-                })?;
-                Some(match created {
-                    Ok(()) => Event::Created { pid, start_time: 1 },
-                    Err(error) => failed(&format!("join the cgroup: {error}")),
-                })
-            }
-            Request::Start => {
-                if self.memory.fails() {
-                    return Some(failed("start: the seed has it so"));
-                }
-                let started = self.with(|kept| {
-                    let created = kept.phase == Phase::Created;
-                    if created {
-                        kept.phase = Phase::Running;
-                    }
-                    created
-                })?;
-                if !started {
-                    return Some(failed("start: it is not created"));
-                }
-                if !self.is_pause() {
-                    self.memory.live(&self.dir);
-                }
-                Some(Event::Done)
-            }
+            Request::Create => self.create().await,
+            Request::Start => self.start().await,
             Request::Kill { signal, all } => {
                 let heeds = signal == libc::SIGKILL || drawn(2) == 0;
                 let alive = self.with(|kept| kept.is_alive())?;
@@ -343,14 +416,82 @@ impl Session {
                     failed("kill: it has exited")
                 })
             }
-            Request::Delete => match self.with(|kept| kept.phase)? {
-                Phase::Exited => {
-                    self.memory.0.lock().monitors.remove(&self.dir);
-                    Some(Event::Done)
+            Request::ReopenLog => Some(Event::Done),
+            Request::Delete => {
+                self.hook("poststop").await?;
+                match self.with(|kept| kept.phase)? {
+                    Phase::Exited => {
+                        self.memory.0.lock().monitors.remove(&self.dir);
+                        Some(Event::Done)
+                    }
+                    _ => Some(failed("delete: it has not exited")),
                 }
-                _ => Some(failed("delete: it has not exited")),
-            },
+            }
             other => Some(failed(&format!("{other:?}: not in the model"))),
+        }
+    }
+
+    async fn create(&self) -> Option<Event> {
+        if self.memory.happens(Hazard::Fails) {
+            return Some(failed("create: the seed has it so"));
+        }
+        self.with(|kept| kept.phase = Phase::Creating)?;
+        self.hook("createRuntime").await?;
+        let pid = {
+            let mut inner = self.memory.0.lock();
+            inner.next_pid += 1;
+            1000 + inner.next_pid
+        };
+        let created = self.with(|kept| {
+            kept.join().map(|()| {
+                kept.phase = Phase::Created;
+                kept.pid = pid;
+            })
+        })?;
+        self.memory.stop_one(&self.dir);
+        Some(match created {
+            Ok(()) => Event::Created { pid, start_time: 1 },
+            Err(error) => failed(&format!("join the cgroup: {error}")),
+        })
+    }
+
+    async fn start(&self) -> Option<Event> {
+        if self.memory.happens(Hazard::Fails) {
+            return Some(failed("start: the seed has it so"));
+        }
+        self.hook("startContainer").await?;
+        let started = self.with(|kept| {
+            let created = kept.phase == Phase::Created;
+            if created {
+                kept.phase = Phase::Running;
+            }
+            created
+        })?;
+        if !started {
+            return Some(failed("start: it is not created"));
+        }
+        if !self.is_pause() || drawn(8) == 0 {
+            self.memory.live(&self.dir);
+        }
+        self.hook("poststart").await?;
+        Some(Event::Done)
+    }
+
+    /// An OCI hook. It ends with its container. `None`: so does its monitor.
+    async fn hook(&self, name: &str) -> Option<()> {
+        let (mut exit, mut gone) = self.with(|kept| (kept.exit.subscribe(), kept.gone.clone()))?;
+        if self.is_pause() || !self.memory.happens(Hazard::Hooks) {
+            return Some(());
+        }
+        let seconds = [1, 10, 100, 100_000][drawn(4) as usize];
+        let of = name_of(&self.dir);
+        self.memory
+            .log(format!("hook {name} takes {seconds} s: {of}"));
+        tokio::select! {
+            biased;
+            _ = gone.changed() => None,
+            _ = exit.changed() => Some(()),
+            () = tokio::time::sleep(Duration::from_secs(seconds)) => Some(()),
         }
     }
 
@@ -358,19 +499,5 @@ impl Session {
         self.dir
             .components()
             .any(|part| part.as_os_str() == "pause")
-    }
-}
-
-impl Drop for Session {
-    /// A monitor whose daemon vanished before the start undoes itself.
-    fn drop(&mut self) {
-        let alone = self.with(|kept| {
-            kept.clients -= 1;
-            kept.clients == 0
-                && matches!(kept.phase, Phase::Empty | Phase::Creating | Phase::Created)
-        });
-        if alone == Some(true) {
-            self.memory.lose(&self.dir);
-        }
     }
 }

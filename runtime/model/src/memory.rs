@@ -6,60 +6,140 @@ use std::{
     ffi::CStr,
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use cairn::{
+    image::{self, Rootfs, Userns},
+    pod::{machine::Machine, state::Pod},
+    seeded,
+};
 use cni_shim::{
     Attach, Attachment, NetworkError,
     namespaces::{NamespaceError, PinSpec, Pinned},
 };
 use futures_util::future::BoxFuture;
+use nri::proto::{ContainerUpdate, LinuxContainerUpdate};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use super::monitors::Kept;
 use crate::{
-    image::{self, Rootfs, Userns},
-    pod::machine::Machine,
-    seeded,
+    acknowledged::Acknowledged,
+    monitors::Kept,
+    plan::Hazard,
+    rule::{Fault, Rule},
+    values::{Values, nri_of},
 };
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(crate) struct Inner {
     pub pins: BTreeSet<PathBuf>,
     pub mounts: Vec<PathBuf>,
-    /// By sandbox, and whether it came up: one that did not is the network layer's to collect.
-    pub networks: BTreeMap<String, bool>,
+    pub networks: BTreeMap<String, Attached>,
     pub monitors: BTreeMap<PathBuf, Kept>,
-    /// Directories of monitors that were killed while their containers ran.
-    pub lost: BTreeSet<PathBuf>,
+    /// Directories of monitors that were killed while their containers ran, and when in this life.
+    pub lost: BTreeMap<PathBuf, Option<Instant>>,
     pub next_pid: i32,
-    /// One of this many operations (network, starts and the like) fails; 0: none.
-    pub fails: u64,
-    pub faults: Vec<String>,
+    /// By directory of the monitor: the code of the container, and when it ended in this life.
+    pub exits: BTreeMap<PathBuf, (i32, Option<Instant>)>,
+    pub values: Values,
+    pub acknowledged: Acknowledged,
+    /// Containers that are evicted by an acknowledged request, and since when in this life.
+    pub evicted: BTreeMap<String, Option<Instant>>,
+    /// Also the name of the boot.
+    pub power_cuts: u64,
+    /// See [`Plan::hazards`]; empty at the end of a run.
+    pub hazards: BTreeMap<Hazard, u64>,
+    /// Nothing begins any more but removals.
+    pub is_over: bool,
+    /// Pods that clients have seen in this life.
+    pub pods: Vec<Weak<Pod>>,
+    /// The start of this life.
+    pub begun: Option<Instant>,
+    pub log: Vec<String>,
+    pub faults: Vec<Fault>,
+}
+
+/// The network of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attached {
+    Begun,
+    Up,
+    /// It did not come up, and its owner is the network layer.
+    Left,
 }
 
 /// Clones share the machine.
 #[derive(Clone, Default)]
-pub(super) struct Memory(pub Arc<Mutex<Inner>>);
+pub(crate) struct Memory(pub Arc<Mutex<Inner>>);
 
-pub(super) fn drawn(below: u64) -> u64 {
+pub(crate) fn drawn(below: u64) -> u64 {
     seeded::draw(below).expect("a seeded run")
 }
 
 /// Sleeps a random time below this many milliseconds.
-pub(super) async fn some_ms(below: u64) {
+pub(crate) async fn some_ms(below: u64) {
     tokio::time::sleep(Duration::from_millis(drawn(below))).await;
 }
 
 impl Memory {
-    pub(super) fn fault(&self, what: String) {
-        self.0.lock().faults.push(what);
+    pub(crate) fn fault(&self, rule: Rule, text: String) {
+        let fault = Fault { rule, text };
+        self.log(format!("FAULT {fault}"));
+        self.0.lock().faults.push(fault);
     }
 
-    pub(super) fn fails(&self) -> bool {
-        let one_of = self.0.lock().fails;
-        one_of > 0 && drawn(one_of) == 0
+    /// One line, with the time of this life.
+    pub(crate) fn log(&self, line: String) {
+        let mut inner = self.0.lock();
+        let line = match inner.begun {
+            Some(begun) => format!("{:>9.3} {line}", begun.elapsed().as_secs_f64()),
+            None => format!("        - {line}"),
+        };
+        inner.log.push(line);
+    }
+
+    /// Begins a plugin's update of a container.
+    pub(crate) fn update_of(&self, container: &str) -> (i64, ContainerUpdate) {
+        let values = &mut self.0.lock().values;
+        let number = values.number();
+        values.begin(container, number);
+        let update = ContainerUpdate {
+            container_id: container.to_owned(),
+            linux: Some(LinuxContainerUpdate {
+                resources: Some(nri_of(number)),
+            }),
+            ignore_failure: false,
+        };
+        (number, update)
+    }
+
+    pub(crate) fn happens(&self, hazard: Hazard) -> bool {
+        let one_of = self.0.lock().hazards.get(&hazard).copied();
+        one_of.is_some_and(|one_of| drawn(one_of) == 0)
+    }
+
+    fn fails(&self) -> bool {
+        self.happens(Hazard::Fails)
+    }
+
+    fn set(&self, sandbox: &str, attached: Attached) {
+        let mut inner = self.0.lock();
+        inner.networks.insert(sandbox.to_owned(), attached);
+    }
+
+    /// A DEL whose agent answers late, or not.
+    async fn wait_for_agent(&self) -> Result<(), NetworkError> {
+        if !self.happens(Hazard::Dels) {
+            return Ok(());
+        }
+        let waits = [Duration::from_secs(5), Duration::from_secs(20), DEL][drawn(3) as usize];
+        tokio::time::sleep(waits).await;
+        match waits {
+            DEL => Err(failed("wait for the agent")),
+            _ => Ok(()),
+        }
     }
 
     fn mount(&self, at: &Path) {
@@ -67,7 +147,7 @@ impl Memory {
     }
 
     /// The leftovers of pods.
-    pub(super) fn left(&self) -> Vec<String> {
+    pub(crate) fn left(&self) -> Vec<String> {
         let inner = self.0.lock();
         let paths = |what: &str, all: Vec<&PathBuf>| -> Vec<String> {
             all.iter()
@@ -80,13 +160,17 @@ impl Memory {
             paths("monitor", inner.monitors.keys().collect()),
             inner
                 .networks
-                .keys()
-                .map(|id| format!("network {id}"))
+                .iter()
+                .filter(|(_, attached)| **attached != Attached::Left)
+                .map(|(id, _)| format!("network {id}"))
                 .collect(),
         ]
         .concat()
     }
 }
+
+/// The time limit of a DEL.
+pub(crate) const DEL: Duration = Duration::from_secs(60);
 
 fn failed(what: &str) -> NetworkError {
     NetworkError::Worker(format!("{what}: the seed has it so"))
@@ -138,7 +222,7 @@ impl Machine for Memory {
 
     fn mount_tmpfs(&self, _: &str, at: &Path, _: &CStr) -> io::Result<()> {
         if self.0.lock().mounts.iter().any(|mount| mount == at) {
-            self.fault(format!("mounted twice: {}", at.display()));
+            self.fault(Rule::Order, format!("mounted twice: {}", at.display()));
         }
         self.mount(at);
         Ok(())
@@ -176,18 +260,22 @@ impl Machine for Memory {
         Box::pin(async move {
             let id = attach.sandbox_id;
             if self.0.lock().networks.contains_key(&id) {
-                self.fault(format!("attached twice: {id}"));
+                self.fault(Rule::Order, format!("attached twice: {id}"));
                 return Err(NetworkError::AlreadyAttached(id));
             }
             if !self.is_pinned(&attach.netns) {
-                self.fault(format!("attached without a namespace: {id}"));
+                self.fault(Rule::Order, format!("attached without a namespace: {id}"));
             }
-            self.0.lock().networks.insert(id.clone(), false);
+            self.set(&id, Attached::Begun);
             some_ms(60).await;
             if self.fails() {
                 return Err(failed("attach"));
             }
-            self.0.lock().networks.insert(id, true);
+            if self.happens(Hazard::Dels) && drawn(2) == 0 {
+                self.set(&id, Attached::Left);
+                return Err(failed("attach, and undo it"));
+            }
+            self.set(&id, Attached::Up);
             Ok(Attachment {
                 ips: vec!["10.0.0.1".parse().expect("an address")],
                 network: "memory".into(),
@@ -200,18 +288,21 @@ impl Machine for Memory {
     fn detach<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
             some_ms(30).await;
-            let came_up = self.0.lock().networks.get(sandbox) == Some(&true);
-            if self.fails() && came_up {
+            self.wait_for_agent().await?;
+            let attached = self.0.lock().networks.get(sandbox).copied();
+            if self.fails() && attached == Some(Attached::Up) {
                 return Err(failed("detach"));
             }
-            self.0.lock().networks.remove(sandbox);
+            if attached != Some(Attached::Left) {
+                self.0.lock().networks.remove(sandbox);
+            }
             Ok(())
         })
     }
 
     fn abandon<'a>(&'a self, sandbox: &'a str) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
-            self.fault(format!("abandoned without force: {sandbox}"));
+            self.fault(Rule::Order, format!("abandoned without force: {sandbox}"));
             Ok(())
         })
     }
@@ -221,11 +312,18 @@ impl Machine for Memory {
         valid: &'a (dyn Fn() -> HashSet<String> + Sync),
     ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
-            // The record before an effect suffices to undo it (invariant 6).
-            let left = self.0.lock().networks.clone();
+            let all = self.0.lock().networks.clone();
             let valid = valid();
-            for id in left.keys().filter(|id| !valid.contains(*id)) {
-                self.fault(format!("a network that no record owns: {id}"));
+            for (id, attached) in all.iter().filter(|(id, _)| !valid.contains(*id)) {
+                if *attached == Attached::Left {
+                    // One at a time, as in cni-shim.
+                    if self.wait_for_agent().await.is_ok() {
+                        self.0.lock().networks.remove(id);
+                    }
+                } else {
+                    // The record before an effect suffices to undo it (invariant 6).
+                    self.fault(Rule::Order, format!("a network that no record owns: {id}"));
+                }
             }
             Ok(())
         })

@@ -8,26 +8,50 @@ use std::{
     time::Duration,
 };
 
-use nri::{Handlers, HookRequest, PluginId, Stub, proto::*};
+use nri::{Handlers, HookRequest, PluginId, Runtime, Stub, proto::*};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
-use super::memory::{Memory, drawn, some_ms};
+use crate::{
+    memory::{Memory, drawn, some_ms},
+    rule::Rule,
+};
 
 /// The parameters of one plugin.
-#[derive(Clone)]
-pub(super) struct Plugin {
+#[derive(Debug, Clone)]
+pub struct Plugin {
     pub id: &'static str,
     /// It joins with the daemon, and is never lost.
     pub in_process: bool,
     pub required: bool,
     pub must_run: bool,
-    /// One of this many events is rejected, one is late, and one breaks the connection; 0: never.
+    pub fail_request: bool,
+    /// One of this many setup events is rejected, and one of this many others fails; 0: never.
     pub vetoes: u64,
+    pub fails: u64,
+    /// One of this many events is late, and one breaks the connection.
     pub late: u64,
     pub lost: u64,
-    /// One of this many answers evicts a container, or requests an update.
+    /// One of this many answers requests updates, and one evicts a container.
+    pub asks: u64,
     pub evicts: u64,
+    /// It requests updates and evictions of its own, with pauses of at most this many times 100 ms.
+    pub unsolicited: u64,
+}
+
+impl Plugin {
+    /// All chances.
+    pub(crate) fn chances(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.vetoes,
+            &mut self.fails,
+            &mut self.late,
+            &mut self.lost,
+            &mut self.asks,
+            &mut self.evicts,
+            &mut self.unsolicited,
+        ]
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +64,7 @@ enum Seen {
 
 /// A connection of a plugin.
 #[derive(Default)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     pub name: String,
     /// Known pods and containers, and the pod of each container.
     knows: BTreeMap<String, (Seen, String)>,
@@ -51,18 +75,19 @@ pub(super) struct Instance {
 
 /// Observations of all plugins, over all lives of the daemon.
 #[derive(Clone)]
-pub(super) struct Plugins {
+pub(crate) struct Plugins {
     pub memory: Memory,
     pub seen: Arc<Mutex<Log>>,
 }
 
 #[derive(Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     /// Plugins that answered Run or Create of an object without a veto.
     pub answered: BTreeSet<(&'static str, String)>,
     /// Events of all instances: plugin, event, object.
     pub notified: BTreeSet<(&'static str, Event, String)>,
     pub instances: Vec<Arc<Mutex<Instance>>>,
+    /// Names of events.
     pub events: Vec<String>,
     containers: Vec<String>,
 }
@@ -80,13 +105,13 @@ impl Plugins {
     }
 
     /// The daemon has died, and all its connections with it.
-    pub(super) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         for instance in &self.seen.lock().instances {
             instance.lock().over = true;
         }
     }
 
-    pub(super) fn in_process(&self, plugin: &Plugin) -> (PluginId, Handlers) {
+    pub(crate) fn in_process(&self, plugin: &Plugin) -> (PluginId, Handlers) {
         let instance = self.instance(plugin);
         let lost = Arc::new(Notify::new());
         (
@@ -96,7 +121,7 @@ impl Plugins {
     }
 
     /// Reconnects for as long as the daemon lives.
-    pub(super) async fn connect(self, plugin: Plugin, socket: PathBuf) {
+    pub(crate) async fn connect(self, plugin: Plugin, socket: PathBuf) {
         let (index, name) = plugin.id.split_once('-').expect("an id");
         loop {
             let (instance, lost) = (self.instance(&plugin), Arc::new(Notify::new()));
@@ -105,11 +130,13 @@ impl Plugins {
                 .index(index)
                 .name(name)
                 .socket(&socket);
+            let runtime = stub.runtime();
             if let Ok(stub) = stub.register().await {
                 tokio::select! {
                     biased;
                     () = lost.notified() => {}
                     _ = stub.wait() => {}
+                    () = self.ask(&plugin, &runtime) => {}
                 }
                 stub.stop();
             }
@@ -118,9 +145,55 @@ impl Plugins {
         }
     }
 
+    /// Requests updates and evictions for as long as the plugin is connected.
+    async fn ask(&self, plugin: &Plugin, runtime: &Runtime) {
+        runtime.synchronized().await;
+        loop {
+            let asks = plugin.unsolicited > 0 && !self.memory.0.lock().is_over;
+            if !asks {
+                return std::future::pending().await;
+            }
+            some_ms(100 * plugin.unsolicited).await;
+            let Some(container) = self.one_of_all() else {
+                continue;
+            };
+            if drawn(6) == 0 {
+                let evicted = runtime.evict(&container, "the seed has it so").await;
+                self.memory
+                    .log(format!("{} evicts {container}: {evicted:?}", plugin.id));
+                if evicted.is_ok() {
+                    let mut inner = self.memory.0.lock();
+                    let now = inner.begun.map(|_| Instant::now());
+                    inner.evicted.entry(container).or_insert(now);
+                }
+                continue;
+            }
+            let (number, update) = self.memory.update_of(&container);
+            let failed = runtime.update_containers(vec![update], Vec::new()).await;
+            let failed = failed.map(|failed| failed.len());
+            self.memory.log(format!(
+                "{} updates {container} to {number}: {failed:?}",
+                plugin.id
+            ));
+            if let Ok(0) = failed {
+                let mut inner = self.memory.0.lock();
+                inner.values.acknowledge(&container, number);
+            }
+        }
+    }
+
+    /// A container, existing or removed.
+    fn one_of_all(&self) -> Option<String> {
+        let log = self.seen.lock();
+        let among = Some(log.containers.len() as u64).filter(|n| *n > 0)?;
+        // Mostly one of the last.
+        let back = drawn(among.min([4, among][drawn(2) as usize]));
+        Some(log.containers[(among - 1 - back) as usize].clone())
+    }
+
     /// Objects that a permanent plugin was asked to create and whose end it did not get, even if
     /// the daemon was killed in between (G-13 to G-19).
-    pub(super) fn untold(&self, plugin: &Plugin) -> Vec<String> {
+    pub(crate) fn untold(&self, plugin: &Plugin) -> Vec<String> {
         use Event::{CreateContainer, RemoveContainer, RemovePodSandbox, RunPodSandbox};
         use Event::{StopContainer, StopPodSandbox};
         let log = self.seen.lock();
@@ -167,7 +240,7 @@ impl Plugins {
         let handlers = at.hook::<StartContainerRequest>(handlers);
         let handlers = at.hook::<PostStartContainerRequest>(handlers);
         let handlers = at.hook::<RemoveContainerRequest>(handlers);
-        let (create, stop) = (at.clone(), at);
+        let (create, stop, update) = (at.clone(), at.clone(), at);
         handlers
             .on(move |request: CreateContainerRequest| {
                 let at = create.clone();
@@ -179,7 +252,7 @@ impl Plugins {
                     });
                     Ok(CreateContainerResponse {
                         evict: evict.into_iter().collect(),
-                        update: at.update().into_iter().collect(),
+                        update: at.updates(),
                         ..Default::default()
                     })
                 }
@@ -189,7 +262,17 @@ impl Plugins {
                 async move {
                     at.on(&request).await?;
                     Ok(StopContainerResponse {
-                        update: at.update().into_iter().collect(),
+                        update: at.updates(),
+                    })
+                }
+            })
+            .on(move |request: UpdateContainerRequest| {
+                let at = update.clone();
+                async move {
+                    at.on(&request).await?;
+                    Ok(UpdateContainerResponse {
+                        update: at.updates(),
+                        ..Default::default()
                     })
                 }
             })
@@ -225,24 +308,23 @@ impl At {
         one_of > 0 && drawn(one_of) == 0
     }
 
-    /// A container, existing or removed.
     fn of_another(&self) -> Option<String> {
-        let some = self.chance(self.plugin.evicts);
-        let log = self.all.seen.lock();
-        let among = some
-            .then_some(log.containers.len() as u64)
-            .filter(|n| *n > 0)?;
-        Some(log.containers[drawn(among) as usize].clone())
+        self.chance(self.plugin.evicts)
+            .then(|| self.all.one_of_all())
+            .flatten()
     }
 
-    fn update(&self) -> Option<ContainerUpdate> {
-        Some(ContainerUpdate {
-            container_id: self.of_another()?,
-            linux: Some(LinuxContainerUpdate {
-                resources: Some(LinuxResources::default()),
-            }),
-            ignore_failure: false,
-        })
+    /// Up to four updates of different containers.
+    fn updates(&self) -> Vec<ContainerUpdate> {
+        if !self.chance(self.plugin.asks) {
+            return Vec::new();
+        }
+        let containers: BTreeSet<String> = (0..=drawn(4))
+            .filter_map(|_| self.all.one_of_all())
+            .collect();
+        let memory = &self.all.memory;
+        let updates = containers.iter().map(|id| memory.update_of(id).1);
+        updates.collect()
     }
 
     fn synchronized(&self, pods: &[PodSandbox], containers: &[Container]) {
@@ -262,9 +344,9 @@ impl At {
             }
         }
         let listed = instance.knows.len();
-        let mut log = self.all.seen.lock();
-        log.events
-            .push(format!("{} Synchronize {listed}", instance.name));
+        let line = format!("{} Synchronize {listed}", instance.name);
+        self.all.memory.log(line.clone());
+        self.all.seen.lock().events.push(line);
     }
 
     async fn on<R: HookRequest>(&self, request: &R) -> nri::Result<()> {
@@ -280,7 +362,8 @@ impl At {
             std::future::pending::<()>().await;
         }
         if self.chance(self.plugin.late) {
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            let late = [1500, 5000, 100_000_000][drawn(3) as usize];
+            tokio::time::sleep(Duration::from_millis(late)).await;
         }
         self.instance.lock().busy = false;
         let setup = matches!(
@@ -288,6 +371,9 @@ impl At {
             Event::RunPodSandbox | Event::CreateContainer | Event::StartContainer
         );
         if setup && self.chance(self.plugin.vetoes) {
+            return Err("the seed has it so".into());
+        }
+        if !setup && self.chance(self.plugin.fails) {
             return Err("the seed has it so".into());
         }
         if matches!(R::EVENT, Event::RunPodSandbox | Event::CreateContainer) {
@@ -301,7 +387,8 @@ impl At {
     }
 
     fn fault(&self, name: &str, what: &str) {
-        self.all.memory.fault(format!("{name}: {what}"));
+        let text = format!("{name}: {what}");
+        self.all.memory.fault(Rule::Plugins, text);
     }
 
     /// Per object: Run < Stop < Remove, Create < Start < Stop < Remove, each once; unknown objects
@@ -314,8 +401,10 @@ impl At {
             self.fault(&name, &format!("{event:?} {object}: {what}"));
         };
         {
+            let line = format!("{name} {event:?} {object}");
+            self.all.memory.log(line.clone());
             let mut log = self.all.seen.lock();
-            log.events.push(format!("{name} {event:?} {object}"));
+            log.events.push(line);
             log.notified
                 .insert((self.plugin.id, event, object.to_owned()));
             if event == Event::CreateContainer {
@@ -391,7 +480,7 @@ impl At {
 
 impl Instance {
     /// Objects whose end it did not get.
-    pub(super) fn untold(&self) -> Vec<&String> {
+    pub(crate) fn untold(&self) -> Vec<&String> {
         self.knows.keys().collect()
     }
 }

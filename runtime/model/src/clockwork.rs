@@ -32,14 +32,14 @@ thread_local! {
 }
 
 /// The result of a run, and its number of polls.
-pub(super) struct Ran<T> {
+pub(crate) struct Ran<T> {
     /// `None`: it was killed.
     pub result: Option<T>,
     pub polls: u64,
 }
 
 /// Runs a future as a task, and drops the runtime after this many polls of tasks.
-pub(super) fn run<T: Send + 'static>(
+pub(crate) fn run<T: Send + 'static>(
     kill_after: Option<u64>,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Ran<T> {
