@@ -9,17 +9,13 @@ use crate::{
 
 type Known = (&'static str, fn(&Plan, &Fault) -> bool);
 
-const KNOWN: [Known; 4] = [
+const KNOWN: [Known; 3] = [
     ("R-7 and R-8: a stop waits for OCI hooks", |plan, fault| {
         fault.rule == Rule::Call && plan.has(Hazard::Hooks)
     }),
     (
         "a stop waits for a monitor that does not run",
         |plan, fault| fault.rule == Rule::Call && plan.has(Hazard::Stuck),
-    ),
-    (
-        "an update that a kill cuts short is in the cgroup alone",
-        |plan, fault| fault.rule == Rule::Values && !plan.kills.is_empty(),
     ),
     (
         "a kept event is sent beside one that the plugin is late with",

@@ -15,10 +15,6 @@ use cairn_monitor::cgroup_tree::{self, is_gone};
 use oci_spec::runtime::LinuxResources;
 use tokio::time::Instant;
 
-/// The values before a change.
-#[derive(Debug)]
-pub struct Former(Vec<Change>);
-
 impl Cgroup {
     /// Makes the cgroup of a container or a pause, with its limits and device rules; below a slice,
     /// in a scope of its own. `id`: the container or pod.
@@ -50,7 +46,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// As [`Cgroup::apply`], or systemd refuses; limits are then as before. Ignores devices.
-    pub async fn change(&self, resources: LinuxResources) -> Result<Former> {
+    pub async fn change(&self, resources: LinuxResources) -> Result<()> {
         let scope = unit::scope_of(&self.path);
         let this = self.clone();
         let written = blocking(move || {
@@ -58,28 +54,12 @@ impl Cgroup {
             Ok((this.write_limits(&resources)?, shares))
         });
         let (undo, shares) = written.await?;
-        let former = Former(undo);
-        match self.set_shares(scope.as_ref(), &shares).await {
-            Ok(()) => Ok(former),
-            Err(error) => {
-                self.restore(former).await;
-                Err(error)
-            }
+        let set = self.set_shares(scope.as_ref(), &shares).await;
+        if set.is_err() {
+            let this = self.clone();
+            blocking(move || this.put_back(&undo)).await;
         }
-    }
-
-    /// Undoes a change, as far as the kernel and systemd let it.
-    pub async fn restore(&self, Former(undo): Former) {
-        let shares = shares(&undo);
-        let this = self.clone();
-        let failed = blocking(move || this.put_back(&undo)).await;
-        let scope = unit::scope_of(&self.path);
-        if let Err(error) = self.set_shares(scope.as_ref(), &shares).await {
-            tracing::error!(cgroup = %self.path, %error, "a change of limits is not undone");
-        }
-        if let Some(failed) = failed {
-            tracing::error!(cgroup = %self.path, "a change of limits is not undone{failed}");
-        }
+        set
     }
 
     /// Makes the cgroup that exists as long as the pod: this leaf, which keeps the parent, or, if

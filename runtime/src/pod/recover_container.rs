@@ -12,6 +12,7 @@ use super::{
     op::{Asker, Look, Op},
     pods::Pods,
     record::ContainerPhase,
+    resources,
     state::{Container, Pod},
 };
 use crate::{
@@ -62,7 +63,16 @@ pub(super) async fn run(
     match record.phase {
         // Never started: the monitor has undone itself.
         ContainerPhase::Created => release(&cx.node, container).await,
-        ContainerPhase::Running if record.evicted.is_some() => pod.stop_evicted(container),
+        ContainerPhase::Running => {
+            if record.evicted.is_some() {
+                pod.stop_evicted(container);
+            }
+            // Not awaited: the kernel may be slow, and the container may end meanwhile.
+            tokio::spawn(resources::resume(
+                Arc::clone(&cx.node),
+                Arc::clone(container),
+            ));
+        }
         _ => {}
     }
     Ok(())

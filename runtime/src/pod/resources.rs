@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  start ─► set_up ─┐
-//!  CRI ───► write ──┼─► turn: read the spec ─► cgroup, once it is made ─► spec, record
+//!  CRI ───► write ──┼─► turn: read the spec ─► spec, record ─► cgroup, once it is made
 //!  plugins ► write ─┘
 //! ```
 
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     error::{AtStep as _, Error, Kind, Result},
     node::Node,
-    record::ContainerPhase,
+    record::{ContainerPhase, ContainerRecord},
     spec::Specs,
     state::Container,
 };
@@ -56,6 +56,27 @@ pub async fn set_up(node: &Node, container: &Container) -> Result<(Specs, Cgroup
     made.step("cgroup")?;
     has_cgroup.0 = true;
     Ok((specs, group))
+}
+
+/// Completes a change of a container that runs, which an earlier daemon began by writing the spec.
+#[expect(clippy::await_holding_invalid_type, reason = "in a task of its own")]
+pub async fn resume(node: Arc<Node>, container: Arc<Container>) {
+    let _turn = container.resources.take().await;
+    if let Err(error) = complete(&node, &container).await
+        && container.cell.get().phase == ContainerPhase::Running
+    {
+        tracing::error!(container = %container.id, %error, "a change of its resources is not complete");
+    }
+}
+
+async fn complete(node: &Node, container: &Container) -> Result<()> {
+    let specs = node.specs.read(&container.id).await?;
+    let resources = oci::resources_to_cri(&specs.spec);
+    if container.cell.get().resources != resources {
+        let known = |record: &mut ContainerRecord| record.resources = resources;
+        container.cell.change(known).await?;
+    }
+    apply(node, container, &specs).await
 }
 
 /// Changes resources by a CRI request, by plugins, or by plugins' values over a request's. The
@@ -132,40 +153,49 @@ async fn change(
     *before = oci::limits::current(&old.spec).map(oci::resources_to_nri);
     let mut specs = old.clone();
     merge(node, &mut specs, cri, nri)?;
-    let mut changed = None;
+    // The disk first: where a crash comes between, recovery writes the cgroup. Skipped if a removal,
+    // which waits for no update, came first.
+    put(node, container, &specs, oci::resources_to_cri(&specs.spec)).await?;
     // A container that runs has its cgroup also after a restart.
-    if has_cgroup || record.phase == ContainerPhase::Running {
-        fault::pass("container.update.cgroup").await?;
-        let group = node.cgroup(&record.cgroup)?;
-        let mut resources = oci::limits::current(&specs.spec)
-            .cloned()
-            .unwrap_or_default();
-        // Start sets the device rules; they are not resources of an update.
-        resources.set_devices(None);
-        let former = group.change(resources).await.step("cgroup")?;
-        changed = Some((group, former));
+    if !has_cgroup && record.phase != ContainerPhase::Running {
+        return Ok(());
     }
-    // Skipped if a removal, which waits for no update, came first.
-    let written = container
-        .cell
-        .change_after(node.specs.write(&container.id, &specs), |record| {
-            record.resources = oci::resources_to_cri(&specs.spec);
-        });
-    let Err(error) = written.await else {
+    let Err(error) = apply(node, container, &specs).await else {
         return Ok(());
     };
-    if let Some((group, former)) = changed {
-        group.restore(former).await;
-    }
-    // The record's write may have failed after the spec's.
-    let restored = node.specs.write(&container.id, &old);
-    let restored = container.cell.change_after(restored, |_| {}).await;
-    if let Err(error) = restored.map_err(|error: Error| error)
+    let restored = put(node, container, &old, record.resources.clone()).await;
+    if let Err(error) = restored
         && error.kind != Kind::NotFound
     {
         tracing::error!(container = %container.id, %error, "a change of its spec is not undone");
     }
     Err(error)
+}
+
+/// Writes spec and record.
+async fn put(
+    node: &Node,
+    container: &Container,
+    specs: &Specs,
+    resources: cri::LinuxContainerResources,
+) -> Result<()> {
+    let beside = node.specs.write(&container.id, specs);
+    let put = container
+        .cell
+        .change_after(beside, |record| record.resources = resources);
+    put.await.map(drop)
+}
+
+/// Writes the cgroup, or leaves it as it was.
+async fn apply(node: &Node, container: &Container, specs: &Specs) -> Result<()> {
+    fault::pass("container.update.cgroup").await?;
+    let group = node.cgroup(&container.cell.get().cgroup)?;
+    let mut resources = oci::limits::current(&specs.spec)
+        .cloned()
+        .unwrap_or_default();
+    // Start sets the device rules; they are not resources of an update.
+    resources.set_devices(None);
+    group.change(resources).await.step("cgroup")
 }
 
 /// The values of CRI are in the base, too, if there is one; the first change by a plugin makes one.

@@ -62,7 +62,7 @@ async fn two_sleepers(pod: &Pod) -> (Container, Container) {
 #[tokio::test]
 async fn contract_c04_an_eviction_is_handed_over_before_updates_and_those_before_the_adjustment() {
     // The update of another container never ends: earlier steps are done, later ones are not.
-    let setup = Setup::default().env("CAIRN_FAULT", "container.update.cgroup=hang");
+    let setup = Setup::default().env("CAIRN_FAULT", "container.update.read=hang");
     let daemon = Daemon::with(setup).await;
     let plugin = Plugin::join(&daemon.nri_socket(), "10", "evictor").await;
     let pod = daemon.cri().pod("p").await;
