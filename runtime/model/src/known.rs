@@ -9,10 +9,7 @@ use crate::{
 
 type Known = (&'static str, fn(&Plan, &Fault) -> bool);
 
-const KNOWN: [Known; 3] = [
-    ("R-7 and R-8: a stop waits for OCI hooks", |plan, fault| {
-        fault.rule == Rule::Call && plan.has(Hazard::Hooks)
-    }),
+const KNOWN: [Known; 2] = [
     (
         "a stop waits for a monitor that does not run",
         |plan, fault| fault.rule == Rule::Call && plan.has(Hazard::Stuck),
