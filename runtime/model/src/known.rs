@@ -9,13 +9,17 @@ use crate::{
 
 type Known = (&'static str, fn(&Plan, &Fault) -> bool);
 
-const KNOWN: [Known; 4] = [
+const KNOWN: [Known; 5] = [
     ("R-7 and R-8: a stop waits for OCI hooks", |plan, fault| {
         fault.rule == Rule::Call && plan.has(Hazard::Hooks)
     }),
     (
         "a stop waits for a monitor that does not run",
         |plan, fault| fault.rule == Rule::Call && plan.has(Hazard::Stuck),
+    ),
+    (
+        "a failed start is acknowledged before it is on disk",
+        |_, fault| fault.rule == Rule::PowerCut && fault.text.contains("StartError"),
     ),
     (
         "an update that a kill cuts short is in the cgroup alone",

@@ -45,9 +45,11 @@ pub enum Hazard {
     Pause,
     /// A client leaves its pod.
     Stays,
+    /// Clients import and remove images.
+    Images,
 }
 
-const HAZARDS: [(Hazard, &[u64]); 11] = [
+const HAZARDS: [(Hazard, &[u64]); 12] = [
     (Hazard::Fails, &[15]),
     (Hazard::Disk, &[40]),
     (Hazard::Writes, &[2, 8]),
@@ -59,6 +61,7 @@ const HAZARDS: [(Hazard, &[u64]); 11] = [
     (Hazard::Outlives, &[1]),
     (Hazard::Pause, &[1, 3]),
     (Hazard::Stays, &[1, 3]),
+    (Hazard::Images, &[1]),
 ];
 
 impl Plan {
