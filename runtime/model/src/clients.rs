@@ -247,6 +247,9 @@ impl Client {
             self.remove(id).await;
             return;
         }
+        if drawn(3) == 0 {
+            some_ms(500).await;
+        }
         match drawn(6) {
             0 => drop(tokio::join!(self.start(id), self.stop(id, 0))),
             1 => drop(tokio::join!(self.start(id), self.remove(id))),
