@@ -183,8 +183,9 @@ impl Network {
                     outcome,
                 }
             });
-        let left = stream::iter(left).buffered(AT_ONCE);
+        let left = stream::iter(left).buffer_unordered(AT_ONCE);
         let mut left: Vec<_> = left.collect().await;
+        left.sort_by(|a: &Leftover, b| a.sandbox_id.cmp(&b.sandbox_id));
         if let Some(list) = list.filter(|list| list.collects()) {
             let outcome = if look {
                 Ok(())

@@ -13,13 +13,13 @@ struct Last {
 static LAST: Mutex<Last> = Mutex::new(Last { time: 0, at: None });
 
 impl Last {
-    /// The next time. Where the time of day was set back, time goes on at its pace from the last
-    /// one.
+    /// The next time. Where the time of day was set back, time goes on from the last one at half
+    /// its pace, until the time of day has caught up.
     fn next(&mut self, time_of_day: i64, at: Instant) -> i64 {
         let since = self
             .at
             .map_or(Duration::ZERO, |last| at.duration_since(last));
-        let since = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        let since = i64::try_from(since.as_nanos() / 2).unwrap_or(i64::MAX);
         let time = time_of_day.max(self.time.saturating_add(since.max(1)));
         *self = Self { time, at: Some(at) };
         time
@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on_at_its_pace_where_the_time_of_day_was_set_back() {
+    fn time_goes_on_slowly_where_the_time_of_day_was_set_back() {
         let begun = Instant::now();
         let after = |seconds| begun + Duration::from_secs(seconds);
         const S: i64 = 1_000_000_000;
         let mut last = Last { time: 0, at: None };
         assert_eq!(last.next(7000 * S, after(0)), 7000 * S);
-        assert_eq!(last.next(3400 * S, after(5)), 7005 * S);
-        assert_eq!(last.next(3400 * S, after(5)), 7005 * S + 1);
-        assert_eq!(last.next(7010 * S, after(6)), 7010 * S);
+        assert_eq!(last.next(3400 * S, after(6)), 7003 * S);
+        assert_eq!(last.next(3400 * S, after(6)), 7003 * S + 1);
+        assert_eq!(last.next(7010 * S, after(7)), 7010 * S);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const CALL: Duration = Duration::from_secs(600);
 pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
 /// From the end of a process until its record.
 pub(crate) const EXIT: Duration = Duration::from_secs(5);
-/// All writes of one holder of the NRI turn.
+/// The writes of a holder of the NRI turn: those of other containers, then its own.
 const WRITES: Duration = Duration::from_secs(10);
 /// The time limit of a plugin's answer.
 const REQUEST: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ impl Plan {
     pub(crate) fn turn(&self) -> Duration {
         let outside = self.plugins.iter().filter(|plugin| !plugin.in_process);
         let plugins = u32::try_from(outside.count()).expect("a few");
-        plugins * REQUEST + WRITES + Duration::from_secs(1)
+        plugins * REQUEST + 2 * WRITES + Duration::from_secs(1)
     }
 
     /// A stop of a container or a pod.

@@ -29,6 +29,12 @@ use crate::{
 impl World {
     pub(crate) async fn work(&self, pods: &Arc<Pods>) {
         let mut clients = JoinSet::new();
+        if self.plan.has(Hazard::Images) {
+            for client in 0..2 {
+                let (world, pods) = (self.clone(), Arc::clone(pods));
+                clients.spawn(async move { world.use_images(&pods, client).await });
+            }
+        }
         for client in 0..self.plan.clients {
             let (world, pods) = (self.clone(), Arc::clone(pods));
             clients.spawn(async move {
@@ -188,6 +194,7 @@ impl World {
             let text = format!("cannot be removed: {}", pod.id);
             self.memory.fault(Rule::Left, text);
         }
+        self.check_images(&pods.node.images).await;
         self.check_end(&pods.registry);
     }
 }
@@ -202,7 +209,7 @@ struct Client {
 
 impl Client {
     async fn container(&self, sandbox_config: cri::PodSandboxConfig) {
-        let number = self.world.memory.0.lock().values.number();
+        let number = self.world.memory.0.lock().values.number_of_new();
         let pid = pid_of(&sandbox_config);
         let create = || {
             let request = cri::CreateContainerRequest {
@@ -239,6 +246,9 @@ impl Client {
             self.stop(id, 2).await;
             self.remove(id).await;
             return;
+        }
+        if drawn(3) == 0 {
+            some_ms(500).await;
         }
         match drawn(6) {
             0 => drop(tokio::join!(self.start(id), self.stop(id, 0))),

@@ -3,6 +3,7 @@
 
 use crate::{
     plan::{Hazard, Plan},
+    plugins::Plugin,
     rule::{Fault, Rule},
     world::Outcome,
 };
@@ -17,7 +18,7 @@ const KNOWN: [Known; 2] = [
     (
         "a kept event is sent beside one that the plugin is late with",
         |plan, fault| {
-            let late = |plugin: &crate::Plugin| plugin.late > 0 && plugin.must_run;
+            let late = |plugin: &Plugin| plugin.late > 0 && plugin.must_run;
             fault.text.ends_with("two at a time") && plan.plugins.iter().any(late)
         },
     ),

@@ -10,6 +10,7 @@ mod check;
 mod clients;
 mod clockwork;
 mod events;
+mod images;
 mod known;
 mod memory;
 mod monitors;

@@ -199,7 +199,8 @@ impl Memory {
     /// All processes are gone, and so are their cgroups and exit files.
     pub(crate) fn lose_all(&self) {
         let mut inner = self.0.lock();
-        let dirs: Vec<_> = inner.monitors.keys().cloned().collect();
+        let monitors = inner.monitors.keys().chain(inner.exits.keys());
+        let dirs: Vec<_> = monitors.cloned().collect();
         inner.lost.extend(dirs.into_iter().map(|dir| (dir, None)));
         inner.monitors.clear();
     }

@@ -45,12 +45,14 @@ pub enum Hazard {
     Pause,
     /// A client leaves its pod.
     Stays,
+    /// Clients import and remove images.
+    Images,
 }
 
-const HAZARDS: [(Hazard, &[u64]); 11] = [
+const HAZARDS: [(Hazard, &[u64]); 12] = [
     (Hazard::Fails, &[15]),
     (Hazard::Disk, &[40]),
-    (Hazard::Writes, &[2, 8]),
+    (Hazard::Writes, &[1, 2, 6]),
     (Hazard::Dels, &[3, 10]),
     (Hazard::Hooks, &[6, 20]),
     (Hazard::Stuck, &[6, 20]),
@@ -58,7 +60,8 @@ const HAZARDS: [(Hazard, &[u64]); 11] = [
     (Hazard::Cut, &[1, 2]),
     (Hazard::Outlives, &[1]),
     (Hazard::Pause, &[1, 3]),
-    (Hazard::Stays, &[1, 3]),
+    (Hazard::Stays, &[1, 2]),
+    (Hazard::Images, &[1]),
 ];
 
 impl Plan {
@@ -85,7 +88,7 @@ impl Plan {
         let plugins = drawn_plugins();
         let mut hazards = BTreeMap::new();
         for (hazard, chances) in HAZARDS {
-            if drawn(4) == 0 {
+            if drawn(3) == 0 {
                 hazards.insert(hazard, one(chances));
             }
         }
@@ -162,7 +165,7 @@ fn drawn_plugins() -> Vec<Plugin> {
             vetoes: one(&[0, 3, 8]),
             evicts: some(12),
             asks: some(4),
-            unsolicited: some(60),
+            unsolicited: some(5),
             late: some(40),
             lost: one(&[0, 6, 20]),
             ..plugin("20-outside")
@@ -175,7 +178,7 @@ fn drawn_plugins() -> Vec<Plugin> {
             fails,
             late: some(20),
             lost: some(10),
-            unsolicited: some(25),
+            unsolicited: some(20),
             ..plugin("80-last")
         });
     }

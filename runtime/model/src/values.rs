@@ -1,7 +1,7 @@
 //! The values of containers: each update has a number of its own, which is its memory limit in MiB
 //! and its CPU quota in milliseconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto_cri::v1 as cri;
 
@@ -21,6 +21,8 @@ struct Update {
 pub(crate) struct Values {
     moment: u64,
     last: i64,
+    /// Numbers of new containers, whose ids are not known yet.
+    made: BTreeSet<i64>,
     updates: BTreeMap<String, Vec<Update>>,
 }
 
@@ -30,7 +32,14 @@ impl Values {
         self.moment
     }
 
-    /// A number for a new container or an update.
+    /// A number for a new container.
+    pub(crate) fn number_of_new(&mut self) -> i64 {
+        let number = self.number();
+        self.made.insert(number);
+        number
+    }
+
+    /// A number for an update.
     pub(crate) fn number(&mut self) -> i64 {
         self.last += 1;
         self.last
@@ -76,8 +85,10 @@ impl Values {
             others.any(|other| other.acknowledged.is_some() && other.begun > than)
         };
         let is_it = |update: &&Update| update.number == number;
-        let found = updates.iter().find(is_it);
-        found.is_some_and(|update| !update.acknowledged.is_some_and(later))
+        match updates.iter().find(is_it) {
+            Some(update) => !update.acknowledged.is_some_and(later),
+            None => self.made.contains(&number) && !later(0),
+        }
     }
 
     /// For messages.

@@ -235,13 +235,13 @@ impl World {
         if let Some(most) = self.plan.hazards.get(&Hazard::Waiting) {
             seeded::set_limit("waiting requests", *most as usize);
         }
-        if self.plan.has(Hazard::Outlives) {
+        if self.plan.has(Hazard::Outlives) || self.plan.has(Hazard::Images) {
             seeded::outlive();
         }
         let memory = self.memory.clone();
         seeded::govern(move |place| match place {
             "container.update.cgroup" if memory.happens(Hazard::Writes) => {
-                let seconds = [1, 5, 9][drawn(3) as usize];
+                let seconds = [2, 9, 9][drawn(3) as usize];
                 Some(Fate::Waits(Duration::from_secs(seconds)))
             }
             "store.container" | "store.pod" if memory.happens(Hazard::Disk) => Some(Fate::Fails),
@@ -279,6 +279,8 @@ impl World {
             let networks = inner.networks.values_mut();
             networks.for_each(|attached| *attached = Attached::Left);
         }
+        // Plugins start again, too.
+        self.plugins.seen.lock().notified.clear();
         seeded::forget_kernel();
         seeded::cut_power(|| drawn(2) == 0);
         let dirs = fs::read_dir(self.path("sys/fs/cgroup")).expect("cgroups");

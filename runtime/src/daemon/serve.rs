@@ -1,5 +1,5 @@
 //! The daemon: lock, bind, open, recover, serve, drain. A checked configuration comes before any
-//! side effect. The sockets are bound first, but accept nothing before recovery is done (CRI-812).
+//! side effect. The sockets are bound first, and served when the records are read, while recovery goes on.
 
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
@@ -12,10 +12,8 @@ use proto_cri::v1::{
     image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
 };
 use sd_notify::NotifyState;
-use tokio::{
-    net::{TcpListener, UnixListener},
-    task::JoinHandle,
-};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Server, server::Router};
 use tower::layer::util::{Identity, Stack};
 
@@ -131,7 +129,11 @@ async fn serve_until(config: Config, mut shutdown: BoxFuture<'static, ()>) -> Re
         remove_socket(&socket);
         return Ok(());
     };
-    let Recovery { summary, nri, rest } = recovered?;
+    let Recovery {
+        summary,
+        mut nri,
+        rest,
+    } = recovered?;
     tracing::info!(
         pods = summary.pods,
         containers = summary.containers,
@@ -181,7 +183,7 @@ async fn serve_until(config: Config, mut shutdown: BoxFuture<'static, ()>) -> Re
                 log.record(Subject::daemon(), Action::DaemonStopping);
                 Ok(())
             }
-            error = failed(nri) => Err(Error::Open(error)),
+            error = failed(&mut nri) => Err(Error::Open(error)),
         }
     };
     let pods_of = Arc::clone(&pods);
@@ -196,6 +198,11 @@ async fn serve_until(config: Config, mut shutdown: BoxFuture<'static, ()>) -> Re
     notify(NotifyState::Stopping);
     if let Some(metrics) = metrics {
         metrics.abort();
+    }
+    if let Some(nri) = nri.filter(|nri| !nri.is_finished()) {
+        nri.abort();
+        // Its plugins end with it.
+        let _ = nri.await;
     }
     hooks.shutdown("the runtime is shutting down").await;
     log.end().await;
@@ -249,7 +256,7 @@ async fn unless<T>(end: &mut BoxFuture<'static, ()>, work: impl Future<Output = 
 }
 
 /// The error of a start of NRI that plugins hold up. Ready only if it fails.
-async fn failed(nri: Option<JoinHandle<error::Result<()>>>) -> error::Error {
+async fn failed(nri: &mut Option<AbortOnDropHandle<error::Result<()>>>) -> error::Error {
     if let Some(nri) = nri
         && let Err(error) = nri.await.step("NRI").flatten()
     {

@@ -66,6 +66,10 @@ impl Shared {
         let Task { kind, dir, limits } = task;
         let mut args = vec![OsString::from(kind), dir.into()];
         args.extend(limits.iter().map(|limit| limit.to_string().into()));
+        #[cfg(any(test, feature = "seeded"))]
+        if crate::seeded::draw(1).is_some() {
+            return work_here(args, report, stream, each).await;
+        }
         let failed = |step| Error::io("unpack helper", step, dir);
         let mut child = self.spawn(&args, report).map_err(failed("start"))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
@@ -130,6 +134,36 @@ impl Shared {
         }
         Ok(true)
     }
+}
+
+/// The helper's work in this process, in a seeded run.
+#[cfg(any(test, feature = "seeded"))]
+async fn work_here<E: From<Error>>(
+    args: Vec<OsString>,
+    report: &File,
+    mut stream: BoxStream<'static, Result<Bytes, E>>,
+    mut each: impl FnMut(&Bytes) -> Result<(), E>,
+) -> Result<Ended, E> {
+    use std::{io::Write as _, os::unix::process::ExitStatusExt as _};
+    let failed = Error::io("unpack helper", "copy the report", Path::new("report"));
+    let mut report = report.try_clone().map_err(failed)?;
+    let mut input = Vec::new();
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk?;
+        each(&chunk)?;
+        input.extend_from_slice(&chunk);
+    }
+    let work =
+        move || super::unpack::work_here(args, &input).and_then(|text| report.write_all(&text));
+    let done = super::error::blocking(move || Ok(work())).await?;
+    Ok(Ended {
+        took_all: true,
+        status: ExitStatus::from_raw(i32::from(done.is_err()) << 8),
+        message: done
+            .err()
+            .map(|error| error.to_string().into_bytes())
+            .unwrap_or_default(),
+    })
 }
 
 /// Reads a pipe up to a bound. The rest is left unread, and the helper ends on the closed pipe.

@@ -6,7 +6,7 @@
 //! A caller may leave at any time: an answer that nobody takes undoes what the request began
 //! ([`Delivery`]).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,8 +70,8 @@ struct Shared {
 /// The waiting callers by request id. `closed` rejects new entries after the reader has ended.
 #[derive(Default)]
 struct Waiting {
-    answers: HashMap<u32, oneshot::Sender<Delivery>>,
-    exec_ends: HashMap<u32, oneshot::Sender<Event>>,
+    answers: BTreeMap<u32, oneshot::Sender<Delivery>>,
+    exec_ends: BTreeMap<u32, oneshot::Sender<Event>>,
     closed: bool,
 }
 

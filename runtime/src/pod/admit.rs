@@ -161,6 +161,7 @@ fn stop(phase: ContainerPhase, step: Option<&Op>) -> Decision {
 
 fn update(phase: ContainerPhase, step: Option<&Op>) -> Decision {
     match (phase, step) {
+        (_, Some(Op::Recover(_))) => Wait,
         (ContainerPhase::Creating, _) => Deny(Denial::Creating),
         (ContainerPhase::Exited, _) => Deny(Denial::Exited),
         (ContainerPhase::Unknown, _) => Deny(Denial::Unknown),

@@ -108,7 +108,7 @@ impl Driver {
                 biased;
                 Some(end) = self.tasks.join_next_with_id() => {
                     if self.on_end(end) {
-                        return self.end();
+                        return self.end().await;
                     }
                     for request in std::mem::take(&mut self.waiting) {
                         self.on_request(request);
@@ -123,9 +123,9 @@ impl Driver {
     }
 
     /// Answers the requests that still wait when the pod is removed.
-    fn end(mut self) {
+    async fn end(mut self) {
         self.queue.close();
-        while let Ok(request) = self.queue.try_recv() {
+        while let Some(request) = self.queue.recv().await {
             self.waiting.push_back(request);
         }
         for Request {
@@ -173,7 +173,7 @@ impl Driver {
             Decision::Run => return self.spawn(request, container),
             Decision::Join | Decision::Shorten => return self.join(request, container.as_deref()),
             Decision::Wait | Decision::CutShort => return self.wait(request),
-            Decision::Done => Ok(id()),
+            Decision::Done => return self.confirm(id(), request.reply),
             Decision::Absent => request.op.on_absent(&id()).map(|()| id()),
             Decision::Deny(denial) => {
                 let what = match (&request.op, &request.container) {
@@ -185,6 +185,15 @@ impl Driver {
             }
         };
         request.reply.send(answer);
+    }
+
+    /// Answers that the state is as requested, when it is on disk.
+    fn confirm(&self, id: String, reply: Reply) {
+        let unsynced = self.cx.node.unsynced.clone();
+        tokio::spawn(async move {
+            let synced = unsynced.sync().await;
+            reply.send(synced.map(|()| id).map_err(Error::from));
+        });
     }
 
     /// Joins a waiting request for the same, so that repeated stops and evictions wait as one.
@@ -236,7 +245,12 @@ impl Driver {
             (Op::Remove, Some(container)) => container.ending.cancel(),
             (Op::Stop { .. }, Some(container)) => {
                 // A container that is stopped before its start may still be started later.
-                if let Some(Op::Create(_) | Op::Start) = self.step_of(container) {
+                let ends = match (container.cell.get().phase, self.step_of(container)) {
+                    (ContainerPhase::Creating, Some(Op::Create(_))) => true,
+                    (ContainerPhase::Exited, _) | (_, Some(Op::Start)) => true,
+                    _ => false,
+                };
+                if ends {
                     container.ending.cancel();
                 }
             }
@@ -260,12 +274,12 @@ impl Driver {
         let as_made = record.phase == ContainerPhase::Created
             && step.is_none()
             && self.decide(&request.op, None) == Decision::Run;
-        let why = if !wanted.made(&record.config) {
+        let why = if matches!(step, Some(Op::Recover(_))) {
+            return self.wait(request);
+        } else if !wanted.made(&record.config) {
             format!("taken by container {id}")
         } else if matches!(step, Some(Op::Create(_))) {
             return self.join(request, Some(existing));
-        } else if matches!(step, Some(Op::Recover(_))) {
-            return self.wait(request);
         } else if as_made && !existing.is_known() {
             return request.reply.send(Ok(id));
         } else {
@@ -311,10 +325,11 @@ impl Driver {
         let subject = event_log::subject(&self.pod, container.as_deref());
         let (log, unsynced) = (self.cx.notices.log.clone(), self.cx.node.unsynced.clone());
         let step = step(&self.cx, &self.pod, container.clone(), op.clone());
-        // State that is reported to a caller is on disk first (CRI-811).
+        // State that is reported to a caller is on disk first, also that of a failure (CRI-811).
         let step = async move {
-            step.await?;
-            Ok(unsynced.sync().await?)
+            let done = step.await;
+            let synced = unsynced.sync().await;
+            done.and(synced.map_err(Error::from))
         };
         let span = reply.span.clone();
         let task = match op.rpc() {

@@ -23,6 +23,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     driver::Driver,
@@ -58,7 +59,7 @@ pub struct Summary {
 pub struct Recovery {
     pub summary: Summary,
     /// The start of NRI if plugins hold it up: requests that plugins are asked about wait for it.
-    pub nri: Option<JoinHandle<Result<()>>>,
+    pub nri: Option<AbortOnDropHandle<Result<()>>>,
     /// What goes on beside the service.
     pub rest: JoinHandle<()>,
 }
@@ -121,7 +122,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
     let required = node.dirs.required_plugins();
     required::compare_with_last_start(&required, &node.config.nri, &node.unsynced);
     // Those of plugins that are prompt get the results of recovery as events.
-    let mut nri = tokio::spawn({
+    let mut nri = AbortOnDropHandle::new(tokio::spawn({
         let cx = Arc::clone(cx);
         async move {
             let plugins = Plugins {
@@ -131,7 +132,7 @@ pub async fn run(cx: &Arc<Pods>) -> Result<Recovery> {
             };
             cx.notices.hooks.start(Arc::new(plugins)).await
         }
-    });
+    }));
     let nri = match timeout(PROMPT, &mut nri).await {
         Ok(started) => {
             started.step("NRI").flatten()?;

@@ -7,6 +7,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     error::Result,
+    notices::Change,
     pause::{self, is_exposed},
     pods::Pods,
     record::{Mark, PodPhase},
@@ -31,6 +32,7 @@ pub(super) async fn run(cx: &Arc<Pods>, pod: &Arc<Pod>, found: TaskTrackerToken)
         pod.cell
             .note(|record| record.phase = PodPhase::NotReady)
             .await;
+        cx.notices.became(pod, None, Change::NOT_READY);
     }
     if is_exposed(&pod.cell.get()) {
         tracing::warn!(
@@ -58,6 +60,7 @@ async fn undo(cx: &Pods, pod: &Pod) -> Result<()> {
             record.hooks.remove = Mark::Done;
         })
         .await?;
+    cx.notices.became(pod, None, Change::LEFT);
     Ok(())
 }
 

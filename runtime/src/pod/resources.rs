@@ -28,7 +28,8 @@ use crate::{
     oci::{self, ApplyContext},
 };
 
-/// Time limit of all changes of one request, or of one answer of plugins, which owns the NRI turn.
+/// Time limit of the changes of other containers in one answer of plugins, which owns the NRI turn;
+/// and of the container's own change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time limit of changes that are requested now.

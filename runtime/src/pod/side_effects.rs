@@ -23,7 +23,7 @@ use crate::one_line::cut;
 use crate::trace::{Action, EventLog, Subject, Values, What};
 
 /// Applies the changes that plugins requested in an answer to an event of this container; evictions
-/// come first, since they are not awaited. A failure is recorded here and sent to its plugin, and
+/// come first, since their stops are not awaited. A failure is recorded here and sent to its plugin, and
 /// to no other.
 pub async fn apply(
     cx: &Pods,

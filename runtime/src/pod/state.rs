@@ -13,8 +13,11 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use prost13::Message as _;
 use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
+    sync::{
+        mpsc::{self, error::SendError},
+        watch,
+    },
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,9 +35,12 @@ use crate::{monitor::Monitor, store::Cell};
 const QUEUE: usize = 64;
 /// Time that a stop or removal leaves to a look-up of paths.
 pub const LOOKUP: Duration = Duration::from_secs(1);
-/// Time that a stop or removal leaves to the mounts, OCI hooks and plugins of a start, and to
-/// poststop hooks.
+/// Time from the begin of a start that a stop or removal leaves to its mounts, OCI hooks and
+/// plugins; and from the begin of their run to poststop hooks.
 pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time in which recovery finds a monitor that answers.
+const FOUND_AGAIN: Duration = Duration::from_secs(10);
 
 /// One pod: shared by its driver, its steps, and readers.
 pub struct Pod {
@@ -53,7 +59,7 @@ pub struct Container {
     pub id: String,
     pub cell: Cell<ContainerRecord>,
     /// The connection to its monitor, from start to removal.
-    monitor: Mutex<Option<Monitor>>,
+    monitor: watch::Sender<Option<Monitor>>,
     /// The deadline of a running stop.
     pub grace: Grace,
     pub resources: ResourcesTurn,
@@ -182,9 +188,10 @@ impl Pod {
             by,
             reply,
         };
-        if self.queue.send(request).await.is_err() {
+        if let Err(SendError(Request { op, container, .. })) = self.queue.send(request).await {
             // The driver ends only when its pod is removed.
-            return Err(Error::no_sandbox(&self.id));
+            let id = container.as_ref().unwrap_or(&self.id);
+            return op.on_absent(id).map(|()| id.clone());
         }
         answer.await.map_err(lost)?
     }
@@ -222,7 +229,7 @@ impl Container {
         Self {
             id: record.id.clone(),
             cell,
-            monitor: Mutex::new(None),
+            monitor: watch::Sender::new(None),
             grace: Grace::default(),
             resources: ResourcesTurn::default(),
             exit_reported: watch::Sender::new(notified),
@@ -236,14 +243,19 @@ impl Container {
     }
 
     pub fn monitor(&self) -> Option<Monitor> {
-        self.monitor.lock().clone()
+        self.monitor.borrow().clone()
     }
 
-    /// The monitor of a container that is RUNNING.
+    /// The monitor of a container that is RUNNING. After a restart it may not be found yet.
     ///
     /// # Errors
     /// WrongState for any other container.
-    pub fn running_monitor(&self) -> Result<Monitor> {
+    pub async fn running_monitor(&self) -> Result<Monitor> {
+        if self.cell.get().phase == ContainerPhase::Running {
+            let mut monitor = self.monitor.subscribe();
+            // Else the container has no monitor below.
+            let _ = timeout(FOUND_AGAIN, monitor.wait_for(Option::is_some)).await;
+        }
         match (self.cell.get().phase, self.monitor()) {
             (ContainerPhase::Running, Some(monitor)) => Ok(monitor),
             (ContainerPhase::Running, None) => Err(Error::new(
@@ -258,7 +270,7 @@ impl Container {
     }
 
     pub fn set_monitor(&self, monitor: Option<Monitor>) {
-        *self.monitor.lock() = monitor;
+        self.monitor.send_replace(monitor);
     }
 
     pub fn set_message(&self, message: &proto_nri::Container) {

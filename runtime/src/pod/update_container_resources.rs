@@ -62,7 +62,7 @@ pub async fn run(
         container,
         Some(wanted),
         nri.as_ref(),
-        until,
+        resources::deadline(),
         ended,
     );
     let written = written.await;

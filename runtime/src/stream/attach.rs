@@ -26,7 +26,7 @@ pub(super) async fn run(
     wanted: Wanted,
     limits: &Limits,
 ) {
-    let outcome = match container.running_monitor() {
+    let outcome = match container.running_monitor().await {
         Ok(monitor) => join(&mut remote, &monitor, wanted, limits).await,
         Err(error) => Outcome::Failed(error.to_string()),
     };

@@ -9,7 +9,7 @@
 //! costs as much as the rest of a call.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -209,7 +209,7 @@ struct Waiting {
 struct Calls {
     /// The id of the last call sent.
     last: Option<u32>,
-    calls: HashMap<u32, Asker>,
+    calls: BTreeMap<u32, Asker>,
     /// No further answers will arrive.
     ended: bool,
     /// A task waits until none are left.

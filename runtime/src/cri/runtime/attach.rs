@@ -26,7 +26,7 @@ pub fn attach(
     };
     check("attach", &request.container_id, wanted)?;
     let (_, container) = pods.container(&request.container_id)?;
-    container.running_monitor()?;
+    container.running_monitor().await?;
     let config = &container.cell.get().config;
     let refuse = |why: &str| {
         let text = format!("container {}: attach: {why}", container.id);

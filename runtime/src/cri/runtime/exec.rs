@@ -56,7 +56,7 @@ pub async fn process(
             container.id
         )));
     }
-    let monitor = container.running_monitor()?;
+    let monitor = container.running_monitor().await?;
     let specs = specs.read(&container.id).await?;
     let mut process = process_of(&specs.spec).step("exec")?;
     process.argv = argv.into_iter().map(String::into_bytes).collect();

@@ -12,7 +12,7 @@ pub async fn reopen_container_log(
     request: cri::ReopenContainerLogRequest,
 ) -> Result<cri::ReopenContainerLogResponse> {
     let (_, container) = pods.container(&request.container_id)?;
-    let monitor = container.running_monitor()?;
+    let monitor = container.running_monitor().await?;
     if container.cell.get().log_path.is_some() {
         let reopened = monitor.reopen_log().await;
         reopened.step(&format!("container {}: reopen log", container.id))?;

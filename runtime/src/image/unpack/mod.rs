@@ -166,6 +166,23 @@ fn do_work(dir: &Path, work: &Work) -> io::Result<()> {
     out.flush()
 }
 
+/// The helper's work in this process, for seeded runs. Returns its report.
+#[cfg(any(test, feature = "seeded"))]
+pub(super) fn work_here(
+    args: impl IntoIterator<Item = OsString>,
+    input: &[u8],
+) -> io::Result<Vec<u8>> {
+    let (dir, work) = parse(args)?;
+    let report = match work {
+        Work::Layer(limits) => {
+            let root = std::fs::File::open(dir)?.into();
+            serde_json::to_vec(&unpack(input, root, limits)?)
+        }
+        Work::Archive(max) => serde_json::to_vec(&archive::read(input, &dir, max)?),
+    };
+    Ok(report?)
+}
+
 fn unpack(input: impl io::Read, root: OwnedFd, limits: TreeBounds) -> io::Result<Report> {
     let mut plain = HashingReader::new(decode::bounded(input, limits.bytes, decode::LAYER)?);
     let mut reader = tarball::Reader::new(&mut plain);
