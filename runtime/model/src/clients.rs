@@ -332,9 +332,10 @@ impl Client {
     }
 
     async fn reopen_log(&self, id: &str) {
-        let found = self.pods.registry.container(id);
-        let monitor = found.and_then(|(_, container)| container.running_monitor());
-        if let Ok(monitor) = monitor {
+        let Ok((_, container)) = self.pods.registry.container(id) else {
+            return;
+        };
+        if let Ok(monitor) = container.running_monitor().await {
             let reopened = async {
                 let reopened = monitor.reopen_log().await;
                 reopened.map_err(|error| Error::failed(error.to_string()))

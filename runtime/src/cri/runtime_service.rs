@@ -128,7 +128,7 @@ relays! {
         exec(&self.pods.registry, &self.pods.node.specs, &self.streams, request).await?
     }
     fn attach(request: AttachRequest) -> AttachResponse {
-        attach(&self.pods.registry, &self.streams, &request)?
+        attach(&self.pods.registry, &self.streams, &request).await?
     }
     fn port_forward(request: PortForwardRequest) -> PortForwardResponse {
         port_forward(&self.pods.registry, &self.streams, &request)?

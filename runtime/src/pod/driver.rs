@@ -245,11 +245,12 @@ impl Driver {
             (Op::Remove, Some(container)) => container.ending.cancel(),
             (Op::Stop { .. }, Some(container)) => {
                 // A container that is stopped before its start may still be started later.
-                let ends = match (container.cell.get().phase, self.step_of(container)) {
-                    (ContainerPhase::Creating, Some(Op::Create(_))) => true,
-                    (ContainerPhase::Exited, _) | (_, Some(Op::Start)) => true,
-                    _ => false,
-                };
+                let ends = matches!(
+                    (container.cell.get().phase, self.step_of(container)),
+                    (ContainerPhase::Creating, Some(Op::Create(_)))
+                        | (ContainerPhase::Exited, _)
+                        | (_, Some(Op::Start))
+                );
                 if ends {
                     container.ending.cancel();
                 }

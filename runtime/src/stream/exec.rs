@@ -43,7 +43,8 @@ async fn start(
     wanted: Wanted,
 ) -> Result<ExecSession, String> {
     let monitor = container
-        .running_monitor().await
+        .running_monitor()
+        .await
         .map_err(|error| error.to_string())?;
     let spec = ExecSpec {
         process,

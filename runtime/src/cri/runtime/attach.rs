@@ -13,7 +13,7 @@ use crate::{
 
 /// # Errors
 /// A request that contradicts itself or the container, or a container that is not running.
-pub fn attach(
+pub async fn attach(
     pods: &Registry,
     streams: &Streams,
     request: &cri::AttachRequest,
