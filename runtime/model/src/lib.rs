@@ -18,6 +18,7 @@ mod plan;
 mod plugins;
 mod rule;
 mod shrink;
+mod survived;
 mod tally;
 mod values;
 mod world;

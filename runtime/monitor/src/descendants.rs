@@ -70,11 +70,21 @@ pub fn end_tree(root: &Pid) -> io::Result<()> {
     below
 }
 
-/// Repeats a step until it returns true.
+/// Repeats a step until it returns true twice in a row: a search can miss an orphan that has just
+/// moved to its new parent, and the next one finds it there.
 fn until_ended(mut step: impl FnMut() -> bool) -> io::Result<()> {
     let deadline = Instant::now() + ENDING;
     let mut pause = 1;
-    while !step() {
+    let mut in_a_row = 0;
+    loop {
+        if step() {
+            in_a_row += 1;
+            if in_a_row == 2 {
+                return Ok(());
+            }
+            continue;
+        }
+        in_a_row = 0;
         if Instant::now() > deadline {
             let text = "killed processes did not exit";
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
@@ -82,7 +92,6 @@ fn until_ended(mut step: impl FnMut() -> bool) -> io::Result<()> {
         sys::poll(&mut [], pause)?;
         pause = (pause * 2).min(20);
     }
-    Ok(())
 }
 
 fn kill(&(pid, parent): &Descent) {
@@ -139,10 +148,11 @@ mod tests {
     use super::*;
     use crate::sys::{ExecVector, become_subreaper, children, execve, exit_now};
 
-    /// A process that adopts orphans, and below it four in three sessions, one of them an orphan.
+    /// A process that adopts orphans and does not end by itself, and below it four in three sessions,
+    /// one of them an orphan.
     fn tree() -> i32 {
         const SCRIPT: &str = "setsid sh -c 'sleep 1001 & exec sleep 1002' & \
-            (setsid sh -c 'trap \"\" TERM HUP; sleep 1003; exit' &); sleep 1004";
+            (setsid sh -c 'trap \"\" TERM HUP; sleep 1003; exit' &); sleep 1004; exec sleep 1005";
         let argv = ["sh", "-c", SCRIPT].map(|word| word.as_bytes().to_vec());
         let (argv, env) = (
             ExecVector::new(&argv).unwrap(),
@@ -195,7 +205,7 @@ mod tests {
         let own = identity(root);
         assert!(end_below(root).unwrap());
         assert!(!below.iter().any(runs));
-        let _ = sys::kill(root, libc::SIGKILL); // the shell may have ended
+        let _ = sys::kill(root, libc::SIGKILL);
         sys::reap_child(root).unwrap();
         assert!(!runs(&own));
     }
