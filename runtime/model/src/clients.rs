@@ -19,7 +19,7 @@ use tokio::{
 use crate::{
     acknowledged::Known,
     bounds::CALL,
-    memory::{drawn, some_ms},
+    drawn::{drawn, some_ms},
     plan::Hazard,
     rule::Rule,
     values::cri_of,

@@ -8,7 +8,7 @@ use cairn::pod::{
 };
 use tokio::sync::broadcast::error::TryRecvError;
 
-use crate::{memory::Memory, rule::Rule, world::World};
+use crate::{memory::Memory, rule::Rule};
 
 pub(crate) struct Subscriber {
     memory: Memory,
@@ -16,9 +16,9 @@ pub(crate) struct Subscriber {
 }
 
 impl Subscriber {
-    pub(crate) fn of(world: &World, pods: &Pods) -> Self {
+    pub(crate) fn of(memory: Memory, pods: &Pods) -> Self {
         Self {
-            memory: world.memory.clone(),
+            memory,
             events: pods.notices.events.subscribe().expect("a subscription"),
         }
     }

@@ -12,7 +12,7 @@ use cairn::{
 use serde_json::{Value, json};
 
 use crate::{
-    memory::{drawn, some_ms},
+    drawn::{drawn, some_ms},
     rule::Rule,
     world::{IMAGE, World},
 };

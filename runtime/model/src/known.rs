@@ -2,8 +2,7 @@
 //! further. Delete a line with its mending.
 
 use crate::{
-    plan::{Hazard, Plan},
-    plugins::Plugin,
+    plan::{Hazard, Plan, Plugin},
     rule::{Fault, Rule},
     world::Outcome,
 };

@@ -13,7 +13,6 @@ use std::{
 use cairn::{
     image::{self, Rootfs, Userns},
     pod::{machine::Machine, state::Pod},
-    seeded,
 };
 use cni_shim::{
     Attach, Attachment, NetworkError,
@@ -26,7 +25,8 @@ use tokio::time::Instant;
 
 use crate::{
     acknowledged::Acknowledged,
-    monitors::Kept,
+    drawn::{drawn, some_ms},
+    kept::Kept,
     plan::Hazard,
     rule::{Fault, Rule},
     values::{Values, nri_of},
@@ -73,15 +73,6 @@ pub(crate) enum Attached {
 /// Clones share the machine.
 #[derive(Clone, Default)]
 pub(crate) struct Memory(pub Arc<Mutex<Inner>>);
-
-pub(crate) fn drawn(below: u64) -> u64 {
-    seeded::draw(below).expect("a seeded run")
-}
-
-/// Sleeps a random time below this many milliseconds.
-pub(crate) async fn some_ms(below: u64) {
-    tokio::time::sleep(Duration::from_millis(drawn(below))).await;
-}
 
 impl Memory {
     pub(crate) fn fault(&self, rule: Rule, text: String) {

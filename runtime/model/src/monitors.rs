@@ -27,32 +27,16 @@ use tokio::{
 };
 
 use crate::{
-    memory::{Memory, drawn, some_ms},
+    drawn::{drawn, some_ms},
+    kept::Kept,
+    memory::Memory,
     plan::Hazard,
     rule::Rule,
 };
 
-/// Stands for a process in a cgroup; no cgroup has this name.
-const ALIVE: &str = "a process";
-
 /// The container of a monitor's directory.
 fn name_of(dir: &Path) -> Cow<'_, str> {
     dir.file_name().unwrap_or_default().to_string_lossy()
-}
-
-/// A monitor with its container.
-pub(crate) struct Kept {
-    phase: Phase,
-    pid: i32,
-    /// The cgroups of its container.
-    cgroups: Vec<PathBuf>,
-    clients: usize,
-    /// It does not run until then.
-    stuck: Option<Instant>,
-    exit: watch::Sender<Option<Exit>>,
-    /// The container ends when this is dropped.
-    _alive: watch::Sender<()>,
-    gone: watch::Receiver<()>,
 }
 
 impl fmt::Debug for Memory {
@@ -260,29 +244,6 @@ impl Memory {
                 _ => memory.exit(&dir, 0),
             }
         });
-    }
-}
-
-impl Kept {
-    fn is_alive(&self) -> bool {
-        matches!(self.phase, Phase::Created | Phase::Running)
-    }
-
-    fn join(&self) -> io::Result<()> {
-        self.cgroups
-            .iter()
-            .try_for_each(|group| fs::create_dir(group.join(ALIVE)))
-    }
-
-    /// Returns a cgroup that was removed before.
-    fn leave(&self) -> Option<PathBuf> {
-        let mut gone = None;
-        for group in &self.cgroups {
-            if fs::remove_dir(group.join(ALIVE)).is_err() {
-                gone = Some(group.clone());
-            }
-        }
-        gone
     }
 }
 

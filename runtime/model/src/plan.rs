@@ -4,7 +4,29 @@ use std::collections::BTreeMap;
 
 use cairn::seeded;
 
-use crate::{memory::drawn, plugins::Plugin};
+use crate::drawn::drawn;
+
+/// The parameters of one plugin.
+#[derive(Debug, Clone)]
+pub struct Plugin {
+    pub id: &'static str,
+    /// It joins with the daemon, and is never lost.
+    pub in_process: bool,
+    pub required: bool,
+    pub must_run: bool,
+    pub fail_request: bool,
+    /// One of this many setup events is rejected, and one of this many others fails; 0: never.
+    pub vetoes: u64,
+    pub fails: u64,
+    /// One of this many events is late, and one breaks the connection.
+    pub late: u64,
+    pub lost: u64,
+    /// One of this many answers requests updates, and one evicts a container.
+    pub asks: u64,
+    pub evicts: u64,
+    /// It requests updates and evictions of its own, with pauses of at most this many times 100 ms.
+    pub unsolicited: u64,
+}
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]

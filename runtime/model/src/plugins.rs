@@ -13,31 +13,11 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    memory::{Memory, drawn, some_ms},
+    drawn::{drawn, some_ms},
+    memory::Memory,
+    plan::Plugin,
     rule::Rule,
 };
-
-/// The parameters of one plugin.
-#[derive(Debug, Clone)]
-pub struct Plugin {
-    pub id: &'static str,
-    /// It joins with the daemon, and is never lost.
-    pub in_process: bool,
-    pub required: bool,
-    pub must_run: bool,
-    pub fail_request: bool,
-    /// One of this many setup events is rejected, and one of this many others fails; 0: never.
-    pub vetoes: u64,
-    pub fails: u64,
-    /// One of this many events is late, and one breaks the connection.
-    pub late: u64,
-    pub lost: u64,
-    /// One of this many answers requests updates, and one evicts a container.
-    pub asks: u64,
-    pub evicts: u64,
-    /// It requests updates and evictions of its own, with pauses of at most this many times 100 ms.
-    pub unsolicited: u64,
-}
 
 impl Plugin {
     /// All chances.

@@ -25,8 +25,9 @@ use tokio::time::{Instant, timeout};
 use crate::{
     bounds::{CALL, RECOVERY},
     clockwork::{self, Ran},
+    drawn::drawn,
     events::Subscriber,
-    memory::{Attached, Memory, drawn},
+    memory::{Attached, Memory},
     plan::{Hazard, Plan},
     plugins::Plugins,
     rule::{Fault, Rule},
@@ -199,7 +200,7 @@ impl World {
                 world.memory.fault(Rule::Recovery, text);
             }
             world.memory.log("serves".into());
-            let mut events = Subscriber::of(&world, &pods);
+            let mut events = Subscriber::of(world.memory.clone(), &pods);
             if timeout(CALL, recovery.rest).await.is_err() {
                 let text = "the work beside the service hangs".into();
                 return world.memory.fault(Rule::Recovery, text);
