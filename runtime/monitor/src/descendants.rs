@@ -60,7 +60,12 @@ pub fn end_tree(root: &Pid) -> io::Result<()> {
             Ok(stat) => stat.state == 'T' || stat.has_ended(),
             Err(_) => true,
         };
-        let below = living_below(root.pid);
+        let mut below = living_below(root.pid);
+        if below.is_empty() {
+            // The kernel's lists can leave out a child while another one ends or moves.
+            let found = living(searched_children(root.pid), root.pid);
+            below.extend(found);
+        }
         below.iter().for_each(kill);
         is_still && below.is_empty()
     });
@@ -115,14 +120,18 @@ fn living_below(root: i32) -> Vec<Descent> {
     let mut found: Vec<Descent> = Vec::new();
     let mut above = vec![root];
     while let Some(parent) = above.pop() {
-        for pid in children(parent) {
-            if Stat::of(pid).is_ok_and(|stat| stat.parent == parent && !stat.has_ended()) {
-                found.push((pid, parent));
-                above.push(pid);
-            }
-        }
+        let below = living(children(parent), parent);
+        above.extend(below.iter().map(|(pid, _)| *pid));
+        found.extend(below);
     }
     found
+}
+
+/// Those of the processes that live and have this parent.
+fn living(pids: Vec<i32>, parent: i32) -> Vec<Descent> {
+    let lives = |pid: &i32| Stat::of(*pid).is_ok_and(|s| s.parent == parent && !s.has_ended());
+    let pids = pids.into_iter().filter(lives);
+    pids.map(|pid| (pid, parent)).collect()
 }
 
 fn listed_children(parent: i32) -> Vec<i32> {
