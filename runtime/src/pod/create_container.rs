@@ -114,7 +114,7 @@ async fn create(
     let built = build(node, pod, container, request, &image, &rootfs, &mounted);
     let built = spans::step("build the spec", built);
     // This may fill VOLUMEs, for minutes.
-    let built = container.unless_it_ends(2 * LOOKUP, built).await?;
+    let built = Box::pin(container.unless_it_ends(2 * LOOKUP, built)).await?;
     for warning in &built.warnings {
         tracing::warn!(container = %container.id, %warning, "spec");
     }
@@ -123,7 +123,8 @@ async fn create(
     fault::pass("container.create.hook").await?;
     complete(cx, container, &image, &built, &mounted).await?;
     let specs = Specs::new(built.spec);
-    let specs = adjust(cx, pod, container, specs).await?;
+    // On the heap, as the step itself: both are large without optimization.
+    let specs = Box::pin(adjust(cx, pod, container, specs)).await?;
     fault::pass("container.create.record").await?;
     node.specs.write(&container.id, &specs).await?;
     container

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
+use futures_util::future::{BoxFuture, ready};
 use tokio::{task::yield_now, time::Instant};
 
 mod disk;
@@ -77,14 +78,23 @@ pub fn outlive() {
 ///
 /// # Errors
 /// Without a seed: the caller runs the work.
-pub async fn in_line<T, W>(work: W) -> Result<T, W>
+pub fn in_line<T, W>(work: W) -> BoxFuture<'static, Result<T, W>>
 where
     T: Send + 'static,
     W: FnOnce() -> T + Send + 'static,
 {
-    let Some(turns) = draw(3) else {
-        return Err(work);
-    };
+    // On the heap: each caller's future would have room for it.
+    match draw(3) {
+        Some(turns) => Box::pin(run_in_line(work, turns)),
+        None => Box::pin(ready(Err(work))),
+    }
+}
+
+async fn run_in_line<T, W>(work: W, turns: u64) -> Result<T, W>
+where
+    T: Send + 'static,
+    W: FnOnce() -> T + Send + 'static,
+{
     if with(|run| run.outlives) && turns == 0 {
         let turns = draw(8).unwrap_or_default();
         let queued = tokio::spawn(async move {
