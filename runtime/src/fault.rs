@@ -2,7 +2,8 @@
 //!
 //! `CAIRN_FAULT=name=error|hang|abort` (comma-separated) arms them, only with the feature `fault`.
 //! A name with `@n` fires at the n-th pass. `name=gate:FILE` holds each pass while `FILE` exists, and
-//! makes `FILE.reached`. A seeded run decides about each point itself. Without the feature a point compiles to nothing.
+//! makes `FILE.reached`. A seeded run decides about each point itself. Without the feature a point
+//! compiles to nothing.
 
 #[cfg(feature = "fault")]
 pub use armed::{Fired, pass, point};

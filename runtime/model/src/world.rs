@@ -269,7 +269,7 @@ impl World {
     fn cut_power(&self) {
         self.memory.log("power cut".into());
         self.memory.lose_all();
-        // The plugins' processes are gone, too, with all that they were told.
+        // The plugins' processes are gone, too, with what they knew.
         self.plugins.seen.lock().notified.clear();
         {
             let mut inner = self.memory.0.lock();

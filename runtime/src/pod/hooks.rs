@@ -13,14 +13,14 @@ use std::{
 };
 
 use nri::{
-    Adaptation, Handlers, Observer, PluginId, Requester, Source, Turn,
+    Adaptation, Handlers, Observer, PluginId, Requester, Source,
     merge::Askers,
     owners::{ContainerOwners, Owners},
 };
 use nri_record::Recorder;
 use parking_lot::Mutex;
 use proto_cri::v1 as cri;
-use proto_nri::{ContainerEviction, ContainerUpdate, Event};
+use proto_nri::Event;
 use tokio::sync::SetOnce;
 
 use super::{
@@ -28,74 +28,15 @@ use super::{
     error::{Error, Result},
     event_log, message,
     node::Node,
+    plugin_answer::{Adjusted, Answer, Changed, HeldTurn, SideEffects},
     recording,
     spec::Specs,
     state::{Container, Pod},
 };
-use crate::{oci, seeded::Span, trace::EventLog};
+use crate::{oci, trace::EventLog};
 
 /// Time between two reports of plugins that connect to the CRI socket.
 const MISTAKEN: Duration = Duration::from_secs(1);
-
-/// Changes that plugins request for other containers; `side_effects.rs` applies them.
-#[derive(Debug, Default)]
-pub struct SideEffects {
-    pub updates: Vec<ContainerUpdate>,
-    pub evictions: Vec<ContainerEviction>,
-    pub by: Arc<Requester>,
-}
-
-/// The NRI turn, and the time for which it is held.
-struct Held {
-    turn: Turn,
-    _time: Span,
-}
-
-async fn hold_turn(adaptation: &Adaptation, event: Event) -> Held {
-    let turn = adaptation.turn(event).await;
-    Held {
-        turn,
-        _time: Span::begin("turn"),
-    }
-}
-
-/// The answers of plugins to an event that can carry updates. Dropping it releases the NRI turn.
-pub struct Answer<T> {
-    /// For the container itself. `None` if no plugin changed it.
-    pub own: Option<T>,
-    /// For other containers. The caller applies them first.
-    pub others: SideEffects,
-    _turn: Option<Held>,
-}
-
-impl<T> Answer<T> {
-    /// The answer if NRI is off.
-    fn none() -> Self {
-        Self {
-            own: None,
-            others: SideEffects::default(),
-            _turn: None,
-        }
-    }
-
-    /// Releases the turn.
-    pub fn into_own(self) -> Option<T> {
-        self.own
-    }
-}
-
-/// Result of CreateContainer.
-pub struct Adjusted {
-    pub adjustment: proto_nri::ContainerAdjustment,
-    pub owners: Owners,
-}
-
-/// Result of UpdateContainer if plugins changed the request.
-pub struct Changed {
-    pub resources: proto_nri::LinuxResources,
-    /// The plugins that set a value in it.
-    pub plugins: Vec<String>,
-}
 
 pub struct Hooks {
     /// Empty until NRI has started, and always if it is disabled.
@@ -347,12 +288,9 @@ impl Hooks {
             return Ok(Answer::none());
         };
         container.set_message(&message::from_spec(&self.node, pod, container, specs));
-        let turn = hold_turn(adaptation, Event::CreateContainer).await;
+        let turn = HeldTurn::new(adaptation.turn(Event::CreateContainer).await);
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
-        let created = match adaptation
-            .create_container(&turn.turn, sandbox, message)
-            .await
-        {
+        let created = match adaptation.create_container(&turn, sandbox, message).await {
             Ok(created) => created,
             Err(refused) => return point.refused(refused),
         };
@@ -428,10 +366,10 @@ impl Hooks {
         else {
             return Ok(Answer::none());
         };
-        let turn = hold_turn(adaptation, Event::UpdateContainer).await;
+        let turn = HeldTurn::new(adaptation.turn(Event::UpdateContainer).await);
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
         let updated = adaptation
-            .update_container(&turn.turn, sandbox, message, oci::cri_to_nri(wanted))
+            .update_container(&turn, sandbox, message, oci::cri_to_nri(wanted))
             .await;
         let merged = match updated {
             Ok(updated) => updated.merged,
@@ -471,11 +409,9 @@ impl Hooks {
         else {
             return Answer::none();
         };
-        let turn = hold_turn(adaptation, Event::StopContainer).await;
+        let turn = HeldTurn::new(adaptation.turn(Event::StopContainer).await);
         let (sandbox, message) = (message::pod(&self.node, pod), message::container(container));
-        let stopped = adaptation
-            .stop_container(&turn.turn, sandbox, message)
-            .await;
+        let stopped = adaptation.stop_container(&turn, sandbox, message).await;
         point.passed(None);
         let merged = stopped.merged;
         Answer {

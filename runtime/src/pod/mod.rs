@@ -19,7 +19,7 @@
 //! | `pods.rs` | the context of the steps: `node.rs` (the machine), `registry.rs`, `notices.rs` |
 //! | `<rpc>.rs` | the step of a CRI call |
 //! | `container_exit.rs` | the end of a process, which no call requests |
-//! | `hooks.rs` `side_effects.rs` | the contract points; plugins' requests for other containers |
+//! | `hooks.rs` `plugin_answer.rs` `side_effects.rs` | the contract points; plugins' requests for other containers |
 //! | `sandbox_phases.rs` `sandbox.rs` | a sandbox is made and undone; its resources on this machine |
 //! | `registry.rs` | ids, names, prefixes, snapshots for List |
 //! | `events.rs` | changes of phase, sent to subscribers |
@@ -49,6 +49,7 @@ pub mod node;
 pub mod notices;
 pub mod op;
 pub mod pause;
+pub mod plugin_answer;
 pub mod plugins;
 pub mod pods;
 pub mod record;

@@ -64,8 +64,9 @@ pub struct Recovery {
     pub rest: JoinHandle<()>,
 }
 
-/// Returns within [`PROMPT`], [`FOUND`] and the time of reading the records, whatever plugins, CNI and monitors
-/// do. Each object is recovered by its pod's driver, so that a request about it waits for that.
+/// Returns within [`PROMPT`], [`FOUND`] and the time of reading the records, whatever plugins, CNI
+/// and monitors do. Each object is recovered by its pod's driver, so that a request that changes it
+/// waits for that.
 ///
 /// Objects that are rolled back count as being removed, in memory, from the start: plugins that are
 /// synchronized meanwhile do not find them in their lists (CONTRACT.md, *Joining*).

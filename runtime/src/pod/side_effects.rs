@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::{
     error::{Error, LONGEST_ID, Result},
     event_log,
-    hooks::SideEffects,
     node::Node,
+    plugin_answer::SideEffects,
     pods::Pods,
     record::{ContainerRecord, Eviction},
     registry::Registry,
@@ -180,8 +180,8 @@ async fn update_one(
     resources::write(node, &container, None, Some(wanted), until, ended).await
 }
 
-/// Records the update of a container by a plugin: the id in its request, and its values. If the id
-/// is not that of the subject, there is no such container.
+/// Records the update of a container by a plugin: the id in its request, and its values. An id that
+/// no container has is recorded at the subject that asks.
 pub fn updated(
     log: &EventLog,
     call: &str,

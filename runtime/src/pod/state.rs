@@ -39,8 +39,8 @@ pub const LOOKUP: Duration = Duration::from_secs(1);
 /// plugins; and from the begin of their run to poststop hooks.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Time in which recovery finds a monitor that answers.
-const FOUND_AGAIN: Duration = Duration::from_secs(10);
+/// Time in which recovery finds a monitor that answers (`recover_container.rs`).
+const REATTACHED: Duration = Duration::from_secs(10);
 
 /// One pod: shared by its driver, its steps, and readers.
 pub struct Pod {
@@ -253,8 +253,8 @@ impl Container {
     pub async fn running_monitor(&self) -> Result<Monitor> {
         if self.cell.get().phase == ContainerPhase::Running {
             let mut monitor = self.monitor.subscribe();
-            // Else the container has no monitor below.
-            let _ = timeout(FOUND_AGAIN, monitor.wait_for(Option::is_some)).await;
+            // The match below reports a monitor that was not found.
+            let _ = timeout(REATTACHED, monitor.wait_for(Option::is_some)).await;
         }
         match (self.cell.get().phase, self.monitor()) {
             (ContainerPhase::Running, Some(monitor)) => Ok(monitor),

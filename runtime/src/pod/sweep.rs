@@ -1,8 +1,9 @@
 //! Removes objects without a record at the end of a recovery. Held objects have records.
 
-use std::{collections::HashSet, fs, path::Path};
+use std::{collections::HashSet, fs, path::PathBuf};
 
 use super::{dirs::remove_large_dir, node::Node, pods::Pods, registry::Registry};
+use crate::blocking::blocking;
 
 /// Everything is listed before the owners are: what is made meanwhile has its owner before its
 /// first trace, and is not among the others.
@@ -32,11 +33,10 @@ fn owners(registry: &Registry) -> (HashSet<String>, HashSet<String>) {
 
 async fn sweep_pods(node: &Node, registry: &Registry) {
     let dirs = &node.dirs;
-    let (mut namespaces, mut files) = (all(&dirs.all_namespaces()), all(&dirs.all_files()));
-    let (mut pauses, mut volumes) = (
-        all(&dirs.pauses()),
-        node.images.in_use().pods.into_iter().collect::<Vec<_>>(),
-    );
+    let mut namespaces = all(dirs.all_namespaces()).await;
+    let mut files = all(dirs.all_files()).await;
+    let mut pauses = all(dirs.pauses()).await;
+    let mut volumes: Vec<_> = node.images.in_use().pods.into_iter().collect();
     let (pods, _) = owners(registry);
     for ids in [&mut namespaces, &mut files, &mut pauses, &mut volumes] {
         ids.retain(|id| !pods.contains(id));
@@ -59,9 +59,9 @@ async fn sweep_pods(node: &Node, registry: &Registry) {
 
 async fn sweep_containers(node: &Node, registry: &Registry) {
     let dirs = &node.dirs;
-    let (mut monitors, mut roots) = (all(&dirs.containers()), all(&dirs.roots()));
-    let mut volumes = all(&dirs.all_volumes());
-    let mut specs = node.specs.ids().unwrap_or_default();
+    let mut monitors = all(dirs.containers()).await;
+    let (mut roots, mut volumes) = (all(dirs.roots()).await, all(dirs.all_volumes()).await);
+    let mut specs = node.specs.ids().await.unwrap_or_default();
     let (_, containers) = owners(registry);
     for ids in [&mut monitors, &mut roots, &mut volumes, &mut specs] {
         ids.retain(|id| !containers.contains(id));
@@ -117,16 +117,15 @@ async fn sweep_units(node: &Node, registry: &Registry) {
 }
 
 /// The ids of the entries in `dir`.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "our own directory, once in a daemon's life"
-)]
-fn all(dir: &Path) -> Vec<String> {
-    fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect()
+#[expect(clippy::disallowed_methods, reason = "in blocking()")]
+async fn all(dir: PathBuf) -> Vec<String> {
+    let ids = move || {
+        let entries = fs::read_dir(dir).into_iter().flatten();
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect()
+    };
+    blocking(ids).await
 }
 
 fn log<E: std::fmt::Display>(what: &str, id: &str, result: std::result::Result<(), E>) {

@@ -157,8 +157,12 @@ async fn a_neighbour_that_stops_a_first_process_before_its_program_holds_no_stop
     let script = "while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; \
          [ $p = 1 ] || [ $p = $$ ] || kill -STOP $p; done 2>/dev/null; done";
     let attacker = pod.started(container("attacker", script)).await;
-    let (mut held, mut longest) = (0, Duration::ZERO);
-    for round in 0..8 {
+    let (mut held, mut longest, mut rounds) = (0, Duration::ZERO, 0);
+    // Until the neighbour was quick enough; it is in half of the rounds.
+    while held == 0 || rounds < 8 {
+        assert!(rounds < 60, "no start was held");
+        let round = rounds;
+        rounds += 1;
         let config = container(&format!("victim-{round}"), "exec sleep 1000");
         let victim = pod.try_create(config).await.expect("CreateContainer");
         let starting = victim.clone();
@@ -170,7 +174,7 @@ async fn a_neighbour_that_stops_a_first_process_before_its_program_holds_no_stop
         victim.remove().await.expect("RemoveContainer");
     }
     table::cell(&format!(
-        "a neighbour that stops processes: {held} of 8 starts held, stopped within {:.1} s",
+        "a neighbour that stops processes: {held} of {rounds} starts held, stopped within {:.1} s",
         longest.as_secs_f32()
     ));
     assert!(longest <= STOPPED, "{longest:?}");
