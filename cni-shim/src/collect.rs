@@ -153,9 +153,14 @@ impl Network {
             .map(|(id, network)| (id, network, Kind::Attachment))
             .collect();
         if let Some(list) = &list {
-            // An attachment in progress has a record, but no result yet.
-            let attached = |id: &str| valid.contains(id) || all.known.lock().contains_key(id);
-            let dead = all.cni.find_dead(&list.name, attached).into_iter();
+            let (network, owned) = (list.name.clone(), valid.clone());
+            let dead = self.blocking(move |all| {
+                // An attachment in progress has a record, but no result yet.
+                let attached = |id: &str| owned.contains(id) || all.known.lock().contains_key(id);
+                Ok(all.cni.find_dead(&network, attached))
+            });
+            // It fails only when the process ends.
+            let dead = dead.await.unwrap_or_default().into_iter();
             orphans.extend(dead.map(|id| (id, list.name.clone(), Kind::CachedResult)));
         }
         orphans.sort();
